@@ -1,0 +1,175 @@
+//! Options, limits and defaults, each with its reason. No I/O.
+
+use std::time::Duration;
+
+use crate::error::{Code, Error, Result};
+
+/// Longest name of a queue, a worker, a group or a dedup key, in bytes.
+pub const MAX_NAME: usize = 200;
+/// Longest content type, in bytes.
+pub const MAX_CONTENT_TYPE: usize = 100;
+/// All headers of a job together, in bytes: they lie in the job's row.
+pub const MAX_HEADERS: usize = 4 * 1024;
+/// Longest error text kept; longer ones are cut.
+pub const MAX_ERROR_TEXT: usize = 4 * 1024;
+/// No payload or result is larger, whatever the option says.
+pub const MAX_PAYLOAD_CEILING: usize = 16 * 1024 * 1024;
+/// Payloads up to this size lie in the job's row, larger ones in a table of their own.
+pub const INLINE_PAYLOAD: usize = 1024;
+/// Jobs in one enqueue, and ops in one atomic: the ordinal has 24 bits.
+pub const MAX_JOBS_PER_OP: usize = 1_000_000;
+/// Jobs in one claim.
+pub const MAX_CLAIM: u32 = 10_000;
+/// No delay, lease or window is longer: a hundred years.
+pub const MAX_SPAN_MS: i64 = 100 * 366 * 24 * 3_600_000;
+
+/// How an S3 store is reached. What is not set comes from the usual environment variables and profile files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct S3Options {
+    /// The server, when it is not AWS.
+    pub endpoint: Option<String>,
+    /// The region; `us-east-1` when nothing says otherwise.
+    pub region: Option<String>,
+    /// `http://host/bucket/key` instead of `http://bucket.host/key`; on by default when an endpoint is set.
+    pub path_style: Option<bool>,
+    /// Credentials; the ordinary chain when not set. Never shown by `Debug`.
+    pub credentials: Option<Credentials>,
+    /// Checksum sent with each body.
+    pub checksum: S3Checksum,
+    /// Time for connecting; 3.1 s, as the SDK has it, when not set.
+    pub connect_timeout: Option<Duration>,
+    /// Time for one request as a whole; 10 s when not set: a hung PUT must leave time for settling.
+    pub request_timeout: Option<Duration>,
+}
+
+/// A key and its secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The public half.
+    pub access_key: String,
+    /// The secret half.
+    pub secret_key: String,
+    /// For temporary credentials.
+    pub session_token: Option<String>,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Credentials(...)")
+    }
+}
+
+/// The checksum header of a PUT.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum S3Checksum {
+    /// CRC32, the SDK's own default.
+    #[default]
+    Crc32,
+    /// SHA-256, for servers that refuse CRC32.
+    Sha256,
+    /// `Content-MD5`-free and checksum-free, for servers that refuse both. TLS and our own hashes still guard the body.
+    None,
+}
+
+/// Where the writer runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Host {
+    /// A thread of its own with its own small runtime: handles may be used from any runtime and outlive it.
+    #[default]
+    OwnThread,
+    /// A task of the runtime that opens the queue file: for simulations with paused time.
+    CurrentRuntime,
+}
+
+/// How a queue file is opened.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Make the queue file when there is none.
+    pub create: bool,
+    /// Largest payload and result accepted through this handle, in bytes.
+    pub max_payload: usize,
+    /// Size limit of the database, in bytes.
+    pub max_file: u64,
+    /// Largest difference between any two writers' clocks. Taken at creation and stored in the file, so that all
+    /// agree. Not set: what the store says (0 on one machine, 5 s for S3).
+    pub max_skew: Option<Duration>,
+    /// A caller gets an answer within this time, if need be "outcome unknown".
+    pub deadline: Duration,
+    /// At least this long between two commits: saves requests, and keeps to stores with one write per second and key.
+    pub commit_interval: Duration,
+    /// The writer waits for more ops at most this share of the average PUT ...
+    pub gather_percent: u32,
+    /// ... and at most this long.
+    pub gather_max: Duration,
+    /// Ops that may wait in this process; one more is refused with Full.
+    pub mailbox: usize,
+    /// The tail HEAD aims for, in bytes; it grows with the commits up to `max_head`.
+    pub tail: usize,
+    /// HEAD stays under this size: a PUT of it still costs one round trip.
+    pub max_head: usize,
+    /// A claim on a queue file without work asks the store this often at first ...
+    pub poll_min: Duration,
+    /// ... and this often after a while.
+    pub poll_max: Duration,
+    /// Where the writer runs.
+    pub host: Host,
+    /// How S3 is reached.
+    pub s3: S3Options,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            create: true,
+            max_payload: 256 * 1024,
+            max_file: 1024 * 1024 * 1024,
+            max_skew: None,
+            deadline: Duration::from_secs(30),
+            commit_interval: Duration::ZERO,
+            gather_percent: 15,
+            gather_max: Duration::from_millis(10),
+            mailbox: 10_000,
+            tail: 32 * 1024,
+            max_head: 128 * 1024,
+            poll_min: Duration::from_millis(200),
+            poll_max: Duration::from_secs(5),
+            host: Host::default(),
+            s3: S3Options::default(),
+        }
+    }
+}
+
+impl Options {
+    /// Refuse what makes no sense, naming the option and what would be right.
+    pub fn check(&self) -> Result<()> {
+        let bad = |what: &str| Err(Error::new(Code::Option, what.to_owned()));
+        if self.max_payload > MAX_PAYLOAD_CEILING {
+            return bad("max_payload is at most 16 MiB");
+        }
+        if self.max_file < 256 * 1024 || self.max_file > 64 * 1024 * 1024 * 1024 {
+            return bad("max_file lies between 256 KiB and 64 GiB");
+        }
+        if self.max_skew.is_some_and(|s| s > Duration::from_hours(1)) {
+            return bad("max_skew is at most one hour");
+        }
+        if self.deadline.is_zero() || self.deadline > Duration::from_hours(1) {
+            return bad("deadline lies between 1 ms and one hour");
+        }
+        if self.commit_interval > Duration::from_mins(1) {
+            return bad("commit_interval is at most one minute");
+        }
+        if self.gather_percent > 100 || self.gather_max > Duration::from_secs(1) {
+            return bad("gather_percent is at most 100 and gather_max at most one second");
+        }
+        if self.mailbox == 0 {
+            return bad("mailbox is at least 1");
+        }
+        if self.tail < 1024 || self.max_head < self.tail + 20 * 1024 || self.max_head > 1024 * 1024 {
+            return bad("tail is at least 1 KiB and max_head at least 20 KiB more, at most 1 MiB");
+        }
+        if self.poll_min.is_zero() || self.poll_max < self.poll_min {
+            return bad("poll_min is more than zero and at most poll_max");
+        }
+        Ok(())
+    }
+}

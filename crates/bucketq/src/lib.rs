@@ -1,0 +1,9 @@
+//! bucketq.
+pub mod config;
+pub mod env;
+pub mod error;
+pub mod job;
+pub mod lease;
+pub mod op;
+pub mod query;
+pub mod store;

@@ -1,0 +1,212 @@
+//! Every change to a queue file as data: an [`Op`] goes in, an [`Outcome`] comes out.
+//!
+//! These cross the door, so they are serialisable and their enums only ever grow at the end. Ids and tokens that
+//! make a repeated op recognisable (job id, claim token) are drawn by the caller before the first send (P9).
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::{Claimed, JobId, New, Payload, State};
+use crate::lease::Token;
+
+/// Version of what crosses the door; raised when an op changes its meaning.
+pub const OP_VERSION: u16 = 1;
+
+/// Which queues a claim looks at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Queues {
+    /// Every queue of the file.
+    Any,
+    /// These queues, in no order of preference: priority, then age decide.
+    Named(Vec<String>),
+}
+
+/// Ask for jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// Where to look.
+    pub queues: Queues,
+    /// At most this many jobs, at least 1.
+    pub max: u32,
+    /// How long the lease lasts.
+    pub lease_ms: i64,
+    /// Who asks; shown to people, at most 200 bytes.
+    pub worker: String,
+    /// The proof every job of this claim gets; drawn anew for each claim.
+    pub token: Token,
+}
+
+/// Holding a job: its id and the proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Held {
+    /// The job.
+    pub id: JobId,
+    /// The token of the claim that got it.
+    pub token: Token,
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Op {
+    /// Put jobs into a queue; all or none.
+    Enqueue {
+        /// The queue; made when it does not exist.
+        queue: String,
+        /// The jobs, at least one.
+        jobs: Vec<New>,
+    },
+    /// Take jobs out for work.
+    Claim(Claim),
+    /// The job is done.
+    Ack {
+        /// The job and the proof.
+        held: Held,
+        /// What came of it.
+        result: Option<Payload>,
+    },
+    /// The attempt failed: try again later, or dead when no attempt is left.
+    Nack {
+        /// The job and the proof.
+        held: Held,
+        /// Wait this long instead of what the job's back-off says.
+        delay_ms: Option<i64>,
+        /// What went wrong.
+        error: Option<String>,
+    },
+    /// Give back unharmed: the attempt does not count and there is no back-off.
+    Release {
+        /// The job and the proof.
+        held: Held,
+    },
+    /// The job can never succeed: dead at once.
+    Reject {
+        /// The job and the proof.
+        held: Held,
+        /// Why.
+        error: Option<String>,
+    },
+    /// Hold the job for longer: the lease runs `lease_ms` from this commit.
+    Extend {
+        /// The job and the proof.
+        held: Held,
+        /// The new length of the lease, from now.
+        lease_ms: i64,
+    },
+    /// Take a job back before it is finished.
+    Cancel {
+        /// The job.
+        id: JobId,
+        /// Also when somebody works on it: its lease is void.
+        leased: bool,
+    },
+    /// Give a finished job a fresh life at the end of the line.
+    Requeue {
+        /// The job.
+        id: JobId,
+        /// Only if this is its present life, so that a repeated requeue is harmless.
+        run: Option<u32>,
+    },
+    /// Delete the jobs of a queue.
+    Purge {
+        /// The queue.
+        queue: String,
+        /// Only those in these states.
+        states: Vec<State>,
+    },
+    /// Claims no longer get jobs of this queue.
+    Pause {
+        /// The queue.
+        queue: String,
+    },
+    /// Claims get jobs again.
+    Resume {
+        /// The queue.
+        queue: String,
+    },
+    /// All of these or none; no claims and no atomics among them.
+    Atomic(Vec<Op>),
+}
+
+impl Op {
+    /// The name in traces and metrics.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Enqueue { .. } => "enqueue",
+            Self::Claim(_) => "claim",
+            Self::Ack { .. } => "ack",
+            Self::Nack { .. } => "nack",
+            Self::Release { .. } => "release",
+            Self::Reject { .. } => "reject",
+            Self::Extend { .. } => "extend",
+            Self::Cancel { .. } => "cancel",
+            Self::Requeue { .. } => "requeue",
+            Self::Purge { .. } => "purge",
+            Self::Pause { .. } => "pause",
+            Self::Resume { .. } => "resume",
+            Self::Atomic(_) => "atomic",
+        }
+    }
+}
+
+/// What became of one enqueued job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enqueued {
+    /// The job now in the queue: the new one, or the one that was there already.
+    pub id: JobId,
+    /// A job with the same dedup key was there already; the new one was not added.
+    pub deduplicated: bool,
+    /// `commit_seq` of the commit that enqueued the job named by `id`.
+    pub commit_seq: u64,
+}
+
+/// What an op did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// One entry a job, in the order given.
+    Enqueued(Vec<Enqueued>),
+    /// The jobs, best first; empty when there was nothing to claim.
+    Claimed(Vec<Claimed>),
+    /// Done; also when the same holder had already acked it.
+    Acked,
+    /// Back in line, or dead.
+    Nacked {
+        /// Ready, scheduled or dead.
+        state: State,
+        /// When it may run again.
+        run_at_ms: i64,
+    },
+    /// Back in line.
+    Released,
+    /// Dead.
+    Rejected,
+    /// Held for longer.
+    Extended {
+        /// When the lease runs out, in commit time.
+        expires_ms: i64,
+    },
+    /// Taken back, or was cancelled before.
+    Cancelled {
+        /// The state it was in.
+        was: State,
+    },
+    /// In line again.
+    Requeued {
+        /// The new life.
+        run: u32,
+    },
+    /// Gone.
+    Purged {
+        /// How many.
+        count: u64,
+    },
+    /// Claims get nothing.
+    Paused,
+    /// Claims get jobs.
+    Resumed,
+    /// One outcome an op, in order.
+    Atomic(Vec<Outcome>),
+}

@@ -1,0 +1,113 @@
+//! Every question to a queue file as data: a [`Query`] goes in, an [`Answer`] comes out. No I/O.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::{Job, JobId, Payload, State};
+
+/// One question. Questions are answered from settled state only (P11).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Query {
+    /// One job with its bytes.
+    Get(JobId),
+    /// Jobs in the order of their enqueues.
+    List {
+        /// Which.
+        filter: Filter,
+        /// Where the page before ended.
+        after: Option<Cursor>,
+        /// Jobs a page, 1 to 1,000.
+        limit: u32,
+    },
+    /// Every queue with its counts.
+    Queues,
+    /// The queue file as a whole.
+    Stats,
+}
+
+/// Which jobs a list shows; an empty filter shows all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filter {
+    /// Only this queue.
+    pub queue: Option<String>,
+    /// Only these states; empty for all.
+    pub states: Vec<State>,
+    /// Only this group.
+    pub group: Option<String>,
+    /// Only leased jobs whose lease has run out.
+    pub expired: bool,
+}
+
+/// Where a page ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cursor(pub u64);
+
+/// One page of a list.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Page {
+    /// The jobs, without their bytes.
+    pub jobs: Vec<Job>,
+    /// Pass it on to get the next page; none at the end.
+    pub next: Option<Cursor>,
+}
+
+/// One job with its bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Detail {
+    /// What is known of it.
+    pub job: Job,
+    /// What to work on.
+    pub payload: Payload,
+    /// What came of it.
+    pub result: Option<Payload>,
+}
+
+/// One queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueInfo {
+    /// Its name.
+    pub name: String,
+    /// Claims get nothing from it.
+    pub paused: bool,
+    /// Jobs by state; every state is there.
+    pub counts: BTreeMap<State, u64>,
+    /// Leased jobs whose lease has run out; they are also in the count of leased ones.
+    pub expired: u64,
+    /// Scheduled jobs whose time has come; they are also in the count of scheduled ones.
+    pub due: u64,
+    /// How long the job that has been claimable longest has waited; none when nothing is claimable.
+    pub oldest_ready_ms: Option<i64>,
+}
+
+/// The queue file as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Every queue, by name.
+    pub queues: Vec<QueueInfo>,
+    /// The commit this was read from.
+    pub commit_seq: u64,
+    /// Its time.
+    pub commit_ms: i64,
+    /// Pages of the database, 4,096 bytes each.
+    pub pages: u64,
+    /// Of those, pages that hold nothing.
+    pub free_pages: u64,
+}
+
+/// What a query found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Answer {
+    /// Answer to [`Query::Get`].
+    Job(Option<Box<Detail>>),
+    /// Answer to [`Query::List`].
+    Page(Page),
+    /// Answer to [`Query::Queues`].
+    Queues(Vec<QueueInfo>),
+    /// Answer to [`Query::Stats`].
+    Stats(Stats),
+}
