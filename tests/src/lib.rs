@@ -1,1 +1,1 @@
-//! Placeholder head.
+//! Helpers shared by the tests.

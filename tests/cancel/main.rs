@@ -1,0 +1,1 @@
+//! Every await point cancelled in turn.

@@ -1,0 +1,1 @@
+//! What every store promises, on every store.

@@ -1,0 +1,1 @@
+//! SQL level: every op, every query, and the indexes they use.

@@ -1,0 +1,1 @@
+//! The public handles on memory and file: what users rely on.

@@ -1,0 +1,1 @@
+//! Every byte of what lies in the bucket.

@@ -1,0 +1,1 @@
+//! The layers, the tables and the docs keep to what they say.

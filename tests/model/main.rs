@@ -1,0 +1,1 @@
+//! Random ops against a plain model of the queue.

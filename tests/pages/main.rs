@@ -1,0 +1,1 @@
+//! The page store and the VFS against a byte-for-byte oracle.

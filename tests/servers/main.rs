@@ -1,0 +1,1 @@
+//! The engine against real servers behind a faulty network.

@@ -1,0 +1,1 @@
+//! The simulation: seeds that hold and broken variants that are caught.
