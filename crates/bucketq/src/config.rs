@@ -115,6 +115,9 @@ pub struct Options {
     pub host: Host,
     /// How S3 is reached.
     pub s3: S3Options,
+    /// A rule of the protocol broken on purpose, for the simulation.
+    #[cfg(feature = "broken")]
+    pub broken: Option<crate::broken::Broken>,
 }
 
 impl Default for Options {
@@ -135,6 +138,8 @@ impl Default for Options {
             poll_max: Duration::from_secs(5),
             host: Host::default(),
             s3: S3Options::default(),
+            #[cfg(feature = "broken")]
+            broken: None,
         }
     }
 }

@@ -1,9 +1,60 @@
-//! bucketq.
+//! bucketq: a job queue whose whole state is one SQLite database kept in object storage, guarded by compare-and-swap.
+//!
+//! A program opens a [`QueueFile`], names a [`Queue`] in it, enqueues [`Payload`]s and claims jobs. Nothing else has to
+//! run: the state is a handful of objects in a bucket, a directory or memory.
+//!
+//! # The walk of a change
+//! [`Queue::enqueue`] makes an [`Op`](op::Op) and sends it through the *door* (`door`). The *writer* (`writer`), one
+//! per process and queue file, gathers what waits, runs it in one SQLite transaction (`db`) on pages in memory
+//! (`pages`), takes the changed pages as a delta (`record`), builds the next HEAD (`commit`, `head`) and puts it under
+//! compare-and-swap (`store`). When the store says so, callers get their answers. When it says anything else, the
+//! writer looks (`settle`): the commit is ours after all, or is sent again, or is undone and run again on top of what
+//! others wrote (`catchup`). Older deltas move out of HEAD into segments, and full images into bases (`upload`).
+//!
+//! # Where things are
+//! Nouns: [`job`], [`lease`], [`op`], [`query`], [`error`], [`env`], [`config`]. State: `pages`, `db`. Bytes:
+//! [`store`]. What lies in the bucket: `head`, `record`, `segment`, `base`, `wire`, `keys`. Joining both: `commit`,
+//! `settle`, `catchup`, `upload`, `time`, `writer`. Doors: `door`, `registry`, `file`, `queue`.
+//!
+//! docs/architecture.md is the same map with its borders; docs/format.md has every byte.
+
+pub mod base;
+pub mod broken;
+mod catchup;
+mod commit;
 pub mod config;
+pub mod db;
+mod door;
 pub mod env;
 pub mod error;
+mod file;
+pub mod head;
 pub mod job;
+pub mod keys;
 pub mod lease;
+pub mod metrics;
 pub mod op;
+pub mod pages;
 pub mod query;
+mod queue;
+pub mod record;
+mod registry;
+pub mod segment;
+mod settle;
 pub mod store;
+mod time;
+mod upload;
+pub mod wire;
+mod writer;
+
+pub use config::{Host, Options, S3Options};
+pub use door::Done;
+pub use env::Env;
+pub use error::{Code, Error, Kind, Result};
+pub use file::{ClaimRequest, QueueFile, Taken};
+pub use job::{Backoff, Dedup, DedupScope, Job, JobId, New, Payload, State, When};
+pub use lease::{Lease, Token};
+pub use metrics::Metrics;
+pub use op::{Enqueued, Held, Op, Outcome, Queues};
+pub use query::{Answer, Cursor, Detail, Filter, Page, Query, QueueInfo, Stats};
+pub use queue::Queue;

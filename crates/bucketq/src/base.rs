@@ -1,0 +1,48 @@
+//! A base: the whole database as a plain SQLite image, compressed or not. `zstd -d` and `sqlite3` open it.
+//!
+//! Called by upload (writes them) and catchup (reads them).
+
+use crate::error::{Error, Result};
+use crate::head::BaseRef;
+use crate::pages::{Image, PAGE, Pages};
+use crate::wire::{corrupt, hash};
+
+/// The image is stored as it is.
+pub const CODEC_NONE: u8 = 0;
+/// The image is one zstd frame.
+pub const CODEC_ZSTD: u8 = 1;
+
+/// The bytes of a base, zstd level 1.
+pub fn encode(image: &Image) -> Result<Vec<u8>> {
+    let internal = |e: std::io::Error| Error::new(crate::error::Code::Internal, "a base could not be compressed").because(e);
+    let mut encoder = zstd::Encoder::new(Vec::with_capacity(image.bytes() as usize / 4), 1).map_err(internal)?;
+    encoder.set_pledged_src_size(Some(image.bytes())).map_err(internal)?;
+    encoder.include_contentsize(true).map_err(internal)?;
+    image.write_to(&mut encoder).map_err(internal)?;
+    encoder.finish().map_err(internal)
+}
+
+/// Read and verify the base that HEAD refers to by `r`; `what` is its key.
+pub fn decode(what: &str, bytes: &[u8], r: &BaseRef, max_pages: u32) -> Result<Pages> {
+    if bytes.len() as u64 != r.len {
+        return Err(corrupt(what, &format!("it has {} bytes where HEAD says {}", bytes.len(), r.len)));
+    }
+    if hash(bytes) != r.hash {
+        return Err(corrupt(what, "its hash is not the one in HEAD"));
+    }
+    let most = max_pages as usize * PAGE;
+    match r.codec {
+        CODEC_NONE => Pages::from_image(bytes),
+        CODEC_ZSTD => {
+            // The frame states its size; a hostile one is refused before anything is allocated for it.
+            let size = zstd::zstd_safe::get_frame_content_size(bytes).ok().flatten().unwrap_or(u64::MAX);
+            if size > most as u64 {
+                return Err(corrupt(what, "it is larger than the size limit of the queue file"));
+            }
+            let image = zstd::bulk::decompress(bytes, size as usize)
+                .map_err(|e| corrupt(what, "it does not decompress").because(e))?;
+            Pages::from_image(&image)
+        }
+        other => Err(corrupt(what, &format!("its codec {other} is not known"))),
+    }
+}

@@ -1,0 +1,57 @@
+//! Rules broken on purpose, so that the simulation can show that it notices. Only with the feature `broken`,
+//! which nothing but the simulation enables: without it [`is`] is constantly false and every point vanishes.
+
+/// One broken rule of the commit protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Broken {
+    /// P3: a time-out is told as "surely not applied".
+    TimeoutIsFailure,
+    /// P3: a conflict is told as "surely not applied" without a look.
+    ConflictIsFailure,
+    /// P1: a resend draws a new attempt number and commit id.
+    NewIdOnResend,
+    /// P1: every body carries the same commit id.
+    SameCommitId,
+    /// P2: settling looks at the newest commit only.
+    NewestOnly,
+    /// P2, P6: settling believes the attempt number, with a writer id shared by all.
+    SettleByAttempt,
+    /// P4: the map is pruned without `forgotten_seq`.
+    PruneWithoutForgotten,
+    /// P11: reads are answered from a commit that is not settled.
+    DirtyRead,
+    /// P17: a base is made of a commit that is not settled.
+    BaseFromUnsettled,
+    /// P17: an older base replaces a newer one.
+    OlderBaseReplaces,
+    /// P12: keys carry no random part.
+    FixedSegmentKey,
+    /// P17: a merged segment is referred to although it does not line up with the segments there.
+    MergeUnaligned,
+    /// P17: a segment of a commit that lost is referred to all the same.
+    SegmentOfLostCommit,
+    /// P27: the lease token is not compared.
+    TokenNotCompared,
+    /// P26: the lease is counted from the answer.
+    LeaseFromAnswer,
+    /// P26: no margin for clock skew.
+    NoSkewMargin,
+    /// P21: a rollback is noticed by the commit number only.
+    RollbackBySeqOnly,
+    /// P22: a HEAD that was known is created again when it is gone.
+    RecreateHead,
+    /// SQLite keeps its page cache over pages changed beneath it.
+    NoResetCache,
+}
+
+/// Whether `rule` is the one broken in this engine.
+#[cfg(feature = "broken")]
+pub(crate) fn is(options: &crate::config::Options, rule: Broken) -> bool {
+    options.broken == Some(rule)
+}
+
+/// Never, in what ships.
+#[cfg(not(feature = "broken"))]
+pub(crate) const fn is(_: &crate::config::Options, _: Broken) -> bool {
+    false
+}

@@ -1,0 +1,306 @@
+//! The one door: handles put mail into it, the writer takes it out. What crosses is data (op.rs, query.rs); a writer
+//! elsewhere would only need another door.
+//!
+//! Called by file and queue (send) and writer (receive). Keeps the promise that every caller gets an answer within its
+//! deadline, and that claimed jobs whose caller has gone are handed back.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use crate::config::Options;
+use crate::env::Env;
+use crate::error::{Code, Error, Kind, Result};
+use crate::metrics::Counters;
+use crate::op::{Held, Op, Outcome};
+use crate::query::{Answer, Query};
+
+/// What an op did, in which commit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Done {
+    /// What it did.
+    pub outcome: Outcome,
+    /// The commit it is in; for an op that changed nothing, the commit it was decided on.
+    pub commit_seq: u64,
+    /// The time of that commit.
+    pub commit_ms: i64,
+    /// On this process's clock: a moment before the body with this op was first sent (P26).
+    pub began: Instant,
+}
+
+/// How long a claim that finds nothing waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// Until then.
+    Until(Instant),
+    /// Until there is something.
+    Forever,
+}
+
+/// One thing for the writer to do.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Op(Op),
+    /// A commit that changes nothing, to settle what is before it (P9).
+    Fence,
+}
+
+/// Where an op stands; decides between "surely not applied" and "unknown" when its caller gives up (P7).
+#[derive(Debug, Default)]
+pub(crate) struct Stage(AtomicU8);
+
+const QUEUED: u8 = 0;
+const SENT: u8 = 1;
+const GONE: u8 = 2;
+
+impl Stage {
+    /// A body with this op is about to be sent. False if the caller was told "surely not": it must not be.
+    pub fn send(&self) -> bool {
+        self.0.compare_exchange(QUEUED, SENT, SeqCst, SeqCst).is_ok() || self.0.load(SeqCst) == SENT
+    }
+
+    /// The body is surely not applied.
+    pub fn unsend(&self) {
+        let _ = self.0.compare_exchange(SENT, QUEUED, SeqCst, SeqCst);
+    }
+
+    /// The caller gives up. True if it may be told "surely not applied".
+    fn give_up(&self) -> bool {
+        self.0.swap(GONE, SeqCst) == QUEUED
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.0.load(SeqCst) == GONE
+    }
+}
+
+/// An op on its way through the writer, with where the answer goes.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub work: Work,
+    pub wait: Wait,
+    pub arrived: Instant,
+    pub stage: Arc<Stage>,
+    pub reply: Option<oneshot::Sender<Result<Done>>>,
+}
+
+impl Slot {
+    /// The caller no longer waits. What hands back jobs on behalf of a caller that has gone is nobody's.
+    pub fn is_gone(&self) -> bool {
+        self.stage.is_gone() || self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
+
+    pub fn release(held: Held, now: Instant) -> Self {
+        Self { work: Work::Op(Op::Release { held }), wait: Wait::No, arrived: now, stage: Arc::default(), reply: None }
+    }
+}
+
+/// A query on its way, with where the answer goes.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub query: Query,
+    pub max_age: Option<Duration>,
+    pub arrived: Instant,
+    pub reply: oneshot::Sender<Result<Answer>>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Mail {
+    Op(Slot),
+    Ask(Question),
+    HandBack(Vec<Held>),
+    /// Answered once everything before it is.
+    Flush(oneshot::Sender<()>),
+}
+
+/// What writer and handles share beside the mail.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub counters: Arc<Counters>,
+    waiting: AtomicUsize,
+    trouble: Mutex<Option<Error>>,
+    /// The writer has stopped writing for good: a new opening gets a new one.
+    dead: AtomicBool,
+}
+
+impl Shared {
+    pub fn new(counters: Arc<Counters>) -> Self {
+        Self { counters, waiting: AtomicUsize::new(0), trouble: Mutex::new(None), dead: AtomicBool::new(false) }
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(SeqCst)
+    }
+
+    pub fn die(&self) {
+        self.dead.store(true, SeqCst);
+    }
+
+    /// What last went wrong with the store, for callers whose deadline passes meanwhile; none once it works again.
+    pub fn trouble(&self, error: Option<Error>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    }
+
+    fn last_trouble(&self) -> Option<Error> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What the handles know of the queue file from its opening.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Drawn at creation.
+    pub file_id: [u8; 16],
+    /// Largest difference between two writers' clocks that the file is made for.
+    pub max_skew_ms: u32,
+}
+
+/// The sending side, shared by all handles of a process on one queue file.
+pub(crate) struct Door {
+    pub tx: mpsc::UnboundedSender<Mail>,
+    pub shared: Arc<Shared>,
+    pub options: Arc<Options>,
+    pub env: Env,
+    pub info: Info,
+    /// Becomes true when the writer has ended.
+    pub ended: watch::Receiver<bool>,
+}
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Door").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+impl Door {
+    /// Send an op and wait for its answer, at most the deadline after what it may wait itself.
+    pub async fn call(self: &Arc<Self>, work: Work, wait: Wait) -> Result<Done> {
+        let arrived = self.env.monotonic();
+        let give_up = match wait {
+            Wait::No => Some(arrived + self.options.deadline),
+            Wait::Until(at) => Some(at.max(arrived) + self.options.deadline),
+            Wait::Forever => None,
+        };
+        let place = Place::take(self)?;
+        let (tx, rx) = oneshot::channel();
+        let stage = Arc::new(Stage::default());
+        let slot = Slot { work, wait, arrived, stage: Arc::clone(&stage), reply: Some(tx) };
+        self.tx.send(Mail::Op(slot)).map_err(|_| gone())?;
+        let mut pending = Pending { rx, door: Arc::clone(self) };
+        let answer = match give_up {
+            None => (&mut pending).await,
+            Some(at) => {
+                let time = at.saturating_duration_since(self.env.monotonic());
+                tokio::select! {
+                    biased;
+                    answer = &mut pending => answer,
+                    () = self.env.sleep(time) => return Err(self.gave_up(&stage)),
+                }
+            }
+        };
+        drop(place);
+        answer
+    }
+
+    fn gave_up(&self, stage: &Stage) -> Error {
+        let seconds = self.options.deadline.as_secs_f32();
+        let trouble = self.shared.last_trouble();
+        let because = trouble.as_ref().map(|e| format!("; the store's last answer: {e}")).unwrap_or_default();
+        let error = if stage.give_up() {
+            let surely_not = |code: &Code| matches!(code.kind(), Kind::Unavailable | Kind::Contended);
+            let code = trouble.as_ref().map(Error::code).filter(surely_not).unwrap_or(Code::Timeout);
+            Error::new(code, format!("not applied within {seconds} s{because}"))
+        } else {
+            Error::new(Code::OutcomeUnknown, format!("no final answer within {seconds} s: it may have been applied{because}"))
+        };
+        match trouble {
+            Some(cause) => error.because(cause),
+            None => error,
+        }
+    }
+
+    /// Send a query and wait for its answer.
+    pub async fn ask(self: &Arc<Self>, query: Query, max_age: Option<Duration>) -> Result<Answer> {
+        let arrived = self.env.monotonic();
+        let _place = Place::take(self)?;
+        let (tx, rx) = oneshot::channel();
+        self.tx.send(Mail::Ask(Question { query, max_age, arrived, reply: tx })).map_err(|_| gone())?;
+        tokio::select! {
+            biased;
+            answer = rx => answer.map_err(|_| gone())?,
+            () = self.env.sleep(self.options.deadline) => Err(self.gave_up(&Stage::default())),
+        }
+    }
+
+    /// Wait until everything sent before is answered.
+    pub async fn flush(&self) {
+        let (tx, rx) = oneshot::channel();
+        if self.tx.send(Mail::Flush(tx)).is_ok() {
+            let _ = rx.await;
+        }
+    }
+
+    /// Give jobs back that nobody will work on.
+    pub fn hand_back(&self, jobs: Vec<Held>) {
+        // With the writer gone, the leases run out by themselves (G5).
+        let _ = self.tx.send(Mail::HandBack(jobs));
+    }
+}
+
+fn gone() -> Error {
+    Error::new(Code::Closed, "the queue file is closed")
+}
+
+/// A place in the bounded mailbox, given back when the call ends.
+struct Place<'a>(&'a Door);
+
+impl<'a> Place<'a> {
+    fn take(door: &'a Door) -> Result<Self> {
+        let most = door.options.mailbox;
+        if door.shared.waiting.fetch_add(1, SeqCst) >= most {
+            door.shared.waiting.fetch_sub(1, SeqCst);
+            return Err(Error::new(Code::MailboxFull, format!("{most} operations wait already for this queue file in this process")));
+        }
+        Ok(Self(door))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.shared.waiting.fetch_sub(1, SeqCst);
+    }
+}
+
+/// The caller's end of a slot. Dropped with an answer inside that nobody took, it hands the claimed jobs back.
+struct Pending {
+    rx: oneshot::Receiver<Result<Done>>,
+    door: Arc<Door>,
+}
+
+impl Future for Pending {
+    type Output = Result<Done>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.rx).poll(cx).map(|r| r.unwrap_or_else(|_| Err(gone())))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.rx.close();
+        if let Ok(Ok(Done { outcome: Outcome::Claimed(jobs), .. })) = self.rx.try_recv()
+            && !jobs.is_empty()
+        {
+            self.door.hand_back(jobs.iter().map(|c| Held { id: c.job.id, token: c.lease.token }).collect());
+        }
+    }
+}

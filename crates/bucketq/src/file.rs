@@ -1,0 +1,388 @@
+//! [`QueueFile`]: the handle on one queue file. Every method is an op or a query through the door.
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::broken::{self, Broken};
+use crate::config::Options;
+use crate::db::{self, Limits};
+use crate::door::{Done, Door, Wait, Work};
+use crate::env::Env;
+use crate::error::{Code, Error, Result};
+use crate::job::{Claimed, Job, JobId, New, Payload, State};
+use crate::lease::{Lease, Token};
+use crate::metrics::Metrics;
+use crate::op::{Claim, Held, Op, Outcome, Queues};
+use crate::query::{Answer, Cursor, Detail, Filter, Page, Query, QueueInfo, Stats};
+use crate::queue::Queue;
+use crate::registry;
+use crate::store::Store;
+
+/// A job in the caller's hands, and until when it surely is.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    /// What is known of it.
+    pub job: Job,
+    /// Its bytes.
+    pub payload: Payload,
+    /// The right to work on it.
+    pub lease: Lease,
+    /// Nobody else gets the job before this moment of this process's clock (P26): stop working, or extend, before it.
+    pub deadline: Instant,
+}
+
+impl Taken {
+    /// What ack, nack, release, reject and extend want.
+    pub fn held(&self) -> Held {
+        Held { id: self.job.id, token: self.lease.token }
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    door: RwLock<Option<Arc<Door>>>,
+    closing: watch::Sender<bool>,
+    pid: u32,
+}
+
+/// A handle on one queue file; clones are the same handle. Handles of one process on one queue file share its writer.
+#[derive(Clone, Debug)]
+pub struct QueueFile {
+    inner: Arc<Inner>,
+}
+
+impl QueueFile {
+    /// Open `s3://bucket/path/name`, `file:///dir/name` (or a plain path), or `memory://name`.
+    pub async fn open(url: &str, options: Options) -> Result<Self> {
+        Ok(Self::new(registry::open(url, options).await?))
+    }
+
+    /// Open a queue file in a store of one's own, with one's own clock. Nothing is shared with other handles.
+    pub async fn open_with(store: Arc<dyn Store>, name: &str, options: Options, env: Env) -> Result<Self> {
+        Ok(Self::new(registry::open_with(store, name, options, env).await?))
+    }
+
+    fn new(door: Arc<Door>) -> Self {
+        let inner = Inner { door: RwLock::new(Some(door)), closing: watch::Sender::new(false), pid: std::process::id() };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The queue of this name; it is made by the first job.
+    pub fn queue(&self, name: &str) -> Result<Queue> {
+        db::check_queue_name(name)?;
+        Ok(Queue::new(self.clone(), name))
+    }
+
+    /// Carry out one op. The methods below are this with the arguments spelled out.
+    pub async fn call(&self, op: Op) -> Result<Done> {
+        let door = self.door()?;
+        self.check(&door, &op)?;
+        door.call(Work::Op(op), Wait::No).await
+    }
+
+    /// Ask one question. With `max_age`, state of that age is good enough and may cost no request.
+    pub async fn ask(&self, query: Query, max_age: Option<Duration>) -> Result<Answer> {
+        self.door()?.ask(query, max_age).await
+    }
+
+    /// A job to be enqueued, with a fresh id and every default.
+    pub fn new_job(&self, payload: Payload) -> Result<New> {
+        let door = self.door()?;
+        Ok(New::new(JobId::new(door.env.wall_ms(), door.env.bytes()), payload))
+    }
+
+    /// Ask for up to `max` jobs of any queue; `.await` the request.
+    pub fn claim(&self, max: u32) -> ClaimRequest {
+        ClaimRequest {
+            file: self.clone(),
+            max,
+            queues: Queues::Any,
+            lease: Duration::from_mins(1),
+            wait: Waiting::No,
+            worker: format!("pid {}", self.inner.pid),
+        }
+    }
+
+    /// The job is done.
+    pub async fn ack(&self, held: Held) -> Result<()> {
+        self.call(Op::Ack { held, result: None }).await.map(|_| ())
+    }
+
+    /// The job is done, and this came of it.
+    pub async fn ack_with(&self, held: Held, result: Payload) -> Result<()> {
+        self.call(Op::Ack { held, result: Some(result) }).await.map(|_| ())
+    }
+
+    /// The attempt failed. Without a delay the job's back-off decides when it runs again. Answers its new state.
+    pub async fn nack(&self, held: Held, delay: Option<Duration>, error: Option<String>) -> Result<State> {
+        let delay_ms = delay.map(|d| millis(d, "delay")).transpose()?;
+        match self.call(Op::Nack { held, delay_ms, error }).await?.outcome {
+            Outcome::Nacked { state, .. } => Ok(state),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Give the job back unharmed.
+    pub async fn release(&self, held: Held) -> Result<()> {
+        self.call(Op::Release { held }).await.map(|_| ())
+    }
+
+    /// The job can never succeed.
+    pub async fn reject(&self, held: Held, error: Option<String>) -> Result<()> {
+        self.call(Op::Reject { held, error }).await.map(|_| ())
+    }
+
+    /// Hold the job until `lease` from now. Answers the new deadline; LeaseLost when it has passed already.
+    pub async fn extend(&self, held: Held, lease: Duration) -> Result<Instant> {
+        let door = self.door()?;
+        let op = Op::Extend { held, lease_ms: millis(lease, "lease")? };
+        self.check(&door, &op)?;
+        let done = door.call(Work::Op(op), Wait::No).await?;
+        let deadline = deadline(&door, done.began, lease);
+        if door.env.monotonic() >= deadline {
+            return Err(Error::new(Code::LeaseLost, "the lease was extended, but the answer came after it had run out"));
+        }
+        Ok(deadline)
+    }
+
+    /// Take a job back that nobody works on yet. Answers the state it was in.
+    pub async fn cancel(&self, id: JobId) -> Result<State> {
+        match self.call(Op::Cancel { id, leased: false }).await?.outcome {
+            Outcome::Cancelled { was } => Ok(was),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Give a finished job a fresh life. Answers its number.
+    pub async fn requeue(&self, id: JobId) -> Result<u32> {
+        match self.call(Op::Requeue { id, run: None }).await?.outcome {
+            Outcome::Requeued { run } => Ok(run),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// All of these ops or none, in one commit.
+    pub async fn atomic(&self, ops: Vec<Op>) -> Result<Vec<Outcome>> {
+        match self.call(Op::Atomic(ops)).await?.outcome {
+            Outcome::Atomic(outcomes) => Ok(outcomes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// One job with its bytes.
+    pub async fn get(&self, id: JobId) -> Result<Option<Detail>> {
+        match self.ask(Query::Get(id), None).await? {
+            Answer::Job(job) => Ok(job.map(|j| *j)),
+            _ => Err(Error::new(Code::Internal, "another answer than asked for")),
+        }
+    }
+
+    /// A page of jobs.
+    pub async fn list(&self, filter: Filter, after: Option<Cursor>, limit: u32) -> Result<Page> {
+        match self.ask(Query::List { filter, after, limit }, None).await? {
+            Answer::Page(page) => Ok(page),
+            _ => Err(Error::new(Code::Internal, "another answer than asked for")),
+        }
+    }
+
+    /// Every queue with its counts.
+    pub async fn queues(&self, max_age: Option<Duration>) -> Result<Vec<QueueInfo>> {
+        match self.ask(Query::Queues, max_age).await? {
+            Answer::Queues(queues) => Ok(queues),
+            _ => Err(Error::new(Code::Internal, "another answer than asked for")),
+        }
+    }
+
+    /// The queue file as a whole.
+    pub async fn stats(&self, max_age: Option<Duration>) -> Result<Stats> {
+        match self.ask(Query::Stats, max_age).await? {
+            Answer::Stats(stats) => Ok(stats),
+            _ => Err(Error::new(Code::Internal, "another answer than asked for")),
+        }
+    }
+
+    /// Make sure that nothing sent before can still land: after an unknown outcome, settle, then look (P9). Answers
+    /// the number of the commit that settled it.
+    pub async fn settle(&self) -> Result<u64> {
+        Ok(self.door()?.call(Work::Fence, Wait::No).await?.commit_seq)
+    }
+
+    /// What the writer behind this handle has done.
+    pub fn metrics(&self) -> Result<Metrics> {
+        Ok(self.door()?.shared.counters.read())
+    }
+
+    /// The largest clock difference between two writers that the file is made for; a lease must be longer than twice
+    /// that.
+    pub fn max_skew(&self) -> Result<Duration> {
+        Ok(Duration::from_millis(u64::from(self.door()?.info.max_skew_ms)))
+    }
+
+    /// Answer everything sent before, and end. The last handle of a process also ends the writer. Waiting claims get
+    /// Closed. Dropping every clone does the same without waiting for it.
+    pub async fn close(self) -> Result<()> {
+        let door = self.inner.door.write().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(door) = door else { return Ok(()) };
+        self.inner.closing.send_replace(true);
+        door.flush().await;
+        let mut ended = door.ended.clone();
+        if Arc::into_inner(door).is_some() {
+            let _ = ended.wait_for(|e| *e).await;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn door(&self) -> Result<Arc<Door>> {
+        if self.inner.pid != std::process::id() {
+            return Err(Error::new(Code::Closed, "this handle was opened before a fork: open the queue file again in the child"));
+        }
+        let door = self.inner.door.read().unwrap_or_else(PoisonError::into_inner);
+        door.clone().ok_or_else(|| Error::new(Code::Closed, "this handle was closed"))
+    }
+
+    /// What can be refused before anything is sent.
+    fn check(&self, door: &Door, op: &Op) -> Result<()> {
+        let limits = Limits { max_payload: door.options.max_payload, max_pages: u32::MAX };
+        db::check(op, &limits)?;
+        let lease_ms = match op {
+            Op::Claim(claim) => claim.lease_ms,
+            Op::Extend { lease_ms, .. } => *lease_ms,
+            Op::Atomic(ops) => return ops.iter().try_for_each(|op| self.check(door, op)),
+            _ => return Ok(()),
+        };
+        let least = 2 * i64::from(door.info.max_skew_ms);
+        if lease_ms <= least {
+            return Err(Error::invalid(format!("a lease of {lease_ms} ms is too short: it must be longer than {least} ms, twice the clock difference this queue file is made for")));
+        }
+        Ok(())
+    }
+
+    async fn take(&self, request: &ClaimRequest) -> Result<Vec<Taken>> {
+        let door = self.door()?;
+        let wait = match request.wait {
+            Waiting::No => Wait::No,
+            Waiting::For(time) => Wait::Until(door.env.monotonic() + time),
+            Waiting::Forever => Wait::Forever,
+        };
+        let lease_ms = millis(request.lease, "lease")?;
+        loop {
+            let claim = Claim {
+                queues: request.queues.clone(),
+                max: request.max,
+                lease_ms,
+                worker: request.worker.clone(),
+                token: Token(door.env.bytes()),
+                again: false,
+            };
+            let op = Op::Claim(claim);
+            self.check(&door, &op)?;
+            let done = self.call_until_closed(&door, op, wait).await?;
+            let Outcome::Claimed(jobs) = done.outcome else { return Err(unexpected(&done.outcome)) };
+            let began = if broken::is(&door.options, Broken::LeaseFromAnswer) { door.env.monotonic() } else { done.began };
+            let deadline = deadline(&door, began, request.lease);
+            if jobs.is_empty() || door.env.monotonic() < deadline {
+                return Ok(jobs.into_iter().map(|c| taken(c, deadline)).collect());
+            }
+            // The answer came after the lease: these jobs may be somebody else's by now (P26).
+            door.hand_back(jobs.iter().map(|c| Held { id: c.job.id, token: c.lease.token }).collect());
+            if matches!(wait, Wait::No) || matches!(wait, Wait::Until(end) if door.env.monotonic() >= end) {
+                return Ok(vec![]);
+            }
+        }
+    }
+
+    async fn call_until_closed(&self, door: &Arc<Door>, op: Op, wait: Wait) -> Result<Done> {
+        if matches!(wait, Wait::No) {
+            return door.call(Work::Op(op), wait).await;
+        }
+        let mut closing = self.inner.closing.subscribe();
+        tokio::select! {
+            biased;
+            done = door.call(Work::Op(op), wait) => done,
+            _ = closing.wait_for(|closing| *closing) => Err(Error::new(Code::Closed, "the handle was closed while a claim waited")),
+        }
+    }
+}
+
+fn taken(c: Claimed, deadline: Instant) -> Taken {
+    Taken { job: c.job, payload: c.payload, lease: c.lease, deadline }
+}
+
+/// Until when a lease surely holds: counted from before its op was sent, less the clocks' possible difference (P26).
+fn deadline(door: &Door, began: Instant, lease: Duration) -> Instant {
+    let skew = if broken::is(&door.options, Broken::NoSkewMargin) { 0 } else { door.info.max_skew_ms };
+    began + lease.saturating_sub(Duration::from_millis(u64::from(skew)))
+}
+
+pub(crate) fn millis(time: Duration, what: &str) -> Result<i64> {
+    i64::try_from(time.as_millis()).map_err(|_| Error::invalid(format!("the {what} is too long")))
+}
+
+fn unexpected(outcome: &Outcome) -> Error {
+    Error::new(Code::Internal, format!("another outcome than asked for: {outcome:?}"))
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Waiting {
+    No,
+    For(Duration),
+    Forever,
+}
+
+/// A claim being put together; `.await` sends it. Dropped while waiting, it hands back what it got.
+#[derive(Clone, Debug)]
+#[must_use = "a claim does nothing until it is awaited"]
+pub struct ClaimRequest {
+    file: QueueFile,
+    max: u32,
+    queues: Queues,
+    lease: Duration,
+    wait: Waiting,
+    worker: String,
+}
+
+impl ClaimRequest {
+    /// Only from these queues.
+    pub fn queues(mut self, queues: Queues) -> Self {
+        self.queues = queues;
+        self
+    }
+
+    /// Hold the jobs this long; one minute unless told otherwise.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Wait this long for the first job; not at all unless told otherwise.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Waiting::For(wait);
+        self
+    }
+
+    /// Wait until there is a job.
+    pub fn wait_forever(mut self) -> Self {
+        self.wait = Waiting::Forever;
+        self
+    }
+
+    /// Who asks, for people to see.
+    pub fn worker(mut self, name: impl Into<String>) -> Self {
+        self.worker = name.into();
+        self
+    }
+}
+
+impl IntoFuture for ClaimRequest {
+    type Output = Result<Vec<Taken>>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.file.clone().take(&self).await })
+    }
+}

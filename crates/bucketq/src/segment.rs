@@ -1,0 +1,63 @@
+//! A segment: the records of a range of commits, moved out of HEAD's tail into an object of their own.
+//!
+//! Called by upload (writes them) and catchup (reads them).
+
+use crate::error::Result;
+use crate::head::SegmentRef;
+use crate::record::Record;
+use crate::wire::{Reader, Writer, corrupt, hash};
+
+/// The first bytes of every segment.
+pub const MAGIC: &[u8; 8] = b"BUCKETQS";
+
+/// The bytes of a segment of these records, which are one chain and not empty.
+pub fn encode(file_id: &[u8; 16], lineage_id: &[u8; 16], records: &[Record]) -> Vec<u8> {
+    let mut w = Writer(Vec::with_capacity(128 + records.iter().map(Record::encoded_len).sum::<usize>()));
+    w.raw(MAGIC);
+    w.u16(crate::head::FORMAT);
+    w.u16(1);
+    w.u32(records.len() as u32);
+    w.raw(file_id);
+    w.raw(lineage_id);
+    for r in records {
+        r.encode(&mut w);
+    }
+    w.seal()
+}
+
+/// Read and verify the segment that HEAD refers to by `r`; `what` is its key.
+pub fn decode(what: &str, bytes: &[u8], r: &SegmentRef, file_id: &[u8; 16], lineage_id: &[u8; 16]) -> Result<Vec<Record>> {
+    if bytes.len() as u64 != r.len {
+        return Err(corrupt(what, &format!("it has {} bytes where HEAD says {}", bytes.len(), r.len)));
+    }
+    if hash(bytes) != r.hash {
+        return Err(corrupt(what, "its hash is not the one in HEAD"));
+    }
+    let mut rd = Reader::sealed(what, bytes)?;
+    if rd.raw(8, "magic")? != MAGIC {
+        return Err(corrupt(what, "its first bytes are not those of a segment"));
+    }
+    rd.u16("format")?;
+    if rd.u16("min_reader")? > crate::head::FORMAT {
+        return Err(crate::error::Error::new(crate::error::Code::TooNew, format!("{what} needs a newer reader: upgrade bucketq")));
+    }
+    let count = rd.u32("record count")?;
+    if &rd.array::<16>("file id")? != file_id || &rd.array::<16>("lineage id")? != lineage_id {
+        return Err(corrupt(what, "it belongs to another queue file"));
+    }
+    let mut records: Vec<Record> = vec![];
+    for _ in 0..count {
+        let record = Record::decode(&mut rd)?;
+        if let Some(last) = records.last()
+            && (record.seq != last.seq + 1 || record.prev_commit_id != last.commit_id)
+        {
+            return Err(corrupt(what, "its records are not one chain"));
+        }
+        records.push(record);
+    }
+    rd.end()?;
+    if records.first().map(|r| r.seq) != Some(r.from) || records.last().map(|r| r.seq) != Some(r.to) {
+        return Err(corrupt(what, "it holds other commits than HEAD says"));
+    }
+    Ok(records)
+}

@@ -1,0 +1,146 @@
+//! When a batch is complete: what waits is taken, and after a put as many ops as it released are awaited for a moment,
+//! so that callers who work in a loop share one commit (group commit).
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Work, Writer};
+use crate::door::{Mail, Slot, Wait};
+use crate::op::{Op, Queues};
+
+/// Ops in one batch; the rest waits for the next.
+const MAX_OPS: usize = 4_096;
+/// Payload bytes in one batch.
+const MAX_BYTES: usize = 8 * 1024 * 1024;
+
+/// What ended a wait.
+enum Event {
+    Mail(Mail),
+    Closed,
+    Time,
+}
+
+impl Writer {
+    /// The next batch; none when every handle is gone and nothing is left to do.
+    pub(super) async fn gather(&mut self) -> Option<Work> {
+        let mut work = Work { slots: std::mem::take(&mut self.carry), ..Work::default() };
+        self.take_waiting(&mut work);
+        while work.is_empty() {
+            match self.next_event(self.timer()).await {
+                Event::Mail(mail) => self.put(&mut work, mail),
+                Event::Closed => return None,
+                Event::Time => work.poll = true,
+            }
+        }
+        if let Some((expected, until)) = self.pace.expect.take() {
+            while work.slots.len() < expected && self.wait_for_mail(&mut work, until).await {}
+        }
+        if let Some(until) = self.pace.yield_until.take() {
+            while work.slots.len() < MAX_OPS && self.wait_for_mail(&mut work, until).await {}
+        }
+        if let Some(last) = self.pace.last_put.filter(|_| !self.options.commit_interval.is_zero()) {
+            let until = last + self.options.commit_interval;
+            while work.slots.len() < MAX_OPS && self.wait_for_mail(&mut work, until).await {}
+        }
+        self.take_waiting(&mut work);
+        Some(work)
+    }
+
+    /// Take one mail if it comes before `until`; false when it does not.
+    async fn wait_for_mail(&mut self, work: &mut Work, until: Instant) -> bool {
+        if let Ok(mail) = self.rx.try_recv() {
+            self.put(work, mail);
+            return true;
+        }
+        match self.next_event(Some(until)).await {
+            Event::Mail(mail) => {
+                self.put(work, mail);
+                true
+            }
+            Event::Closed | Event::Time => false,
+        }
+    }
+
+    async fn next_event(&mut self, until: Option<Instant>) -> Event {
+        let mail = self.rx.recv();
+        let Some(until) = until else { return mail.await.map_or(Event::Closed, Event::Mail) };
+        let time = until.saturating_duration_since(self.env.monotonic());
+        if time.is_zero() {
+            return Event::Time;
+        }
+        tokio::select! {
+            biased;
+            mail = mail => mail.map_or(Event::Closed, Event::Mail),
+            () = self.env.sleep(time) => Event::Time,
+        }
+    }
+
+    fn take_waiting(&mut self, work: &mut Work) {
+        let mut bytes = 0;
+        while work.slots.len() < MAX_OPS && bytes < MAX_BYTES {
+            let Ok(mail) = self.rx.try_recv() else { break };
+            if let Mail::Op(Slot { work: crate::door::Work::Op(op), .. }) = &mail {
+                bytes += payload_bytes(op);
+            }
+            self.put(work, mail);
+        }
+    }
+
+    fn put(&mut self, work: &mut Work, mail: Mail) {
+        match mail {
+            Mail::Op(slot) => work.slots.push(slot),
+            Mail::Ask(question) => work.questions.push(question),
+            Mail::Flush(done) => work.flushes.push(done),
+            Mail::HandBack(jobs) => {
+                let now = self.env.monotonic();
+                work.slots.extend(jobs.into_iter().map(|held| Slot::release(held, now)));
+            }
+        }
+    }
+
+    /// When something is due without mail: a waiting claim's end, a job that becomes claimable, or the next poll.
+    fn timer(&mut self) -> Option<Instant> {
+        self.parked.retain(|slot| !slot.is_gone());
+        if self.parked.is_empty() || self.halted.is_some() {
+            return (!self.parked.is_empty()).then(|| self.env.monotonic());
+        }
+        let mut at = self.chain.fresh.max(self.pace.polled) + self.pace.poll;
+        for slot in &self.parked {
+            if let Wait::Until(end) = slot.wait {
+                at = at.min(end);
+            }
+        }
+        if let Some(due) = self.next_due() {
+            at = at.min(due);
+        }
+        Some(at)
+    }
+
+    /// When the state known here has a job for a waiting claim, if it has one at all.
+    fn next_due(&mut self) -> Option<Instant> {
+        let mut queues: Vec<&Queues> = vec![];
+        for slot in &self.parked {
+            if let crate::door::Work::Op(Op::Claim(claim)) = &slot.work
+                && !queues.contains(&&claim.queues)
+            {
+                queues.push(&claim.queues);
+            }
+        }
+        let now = self.time.now_ms();
+        let due = queues.into_iter().filter_map(|q| self.chain.db.next_due_ms(q).ok().flatten()).min()?;
+        // What was due at the last look and was not claimable then waits for something else; the poll looks again.
+        let ms = u64::try_from(due - now).unwrap_or(0).max(1);
+        (due > self.pace.looked_ms).then(|| self.env.monotonic() + Duration::from_millis(ms))
+    }
+}
+
+/// Bytes of payload an op brings.
+fn payload_bytes(op: &Op) -> usize {
+    match op {
+        Op::Enqueue { jobs, .. } => jobs.iter().map(|j| j.payload.bytes.len()).sum(),
+        Op::Ack { result: Some(result), .. } => result.bytes.len(),
+        Op::Atomic(ops) => ops.iter().map(payload_bytes).sum(),
+        _ => 0,
+    }
+}

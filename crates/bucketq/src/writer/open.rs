@@ -1,0 +1,281 @@
+//! Bringing a writer to life: read the queue file, or make it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::{Chain, Pace, Writer, back_off, writer_id};
+use crate::catchup::{Source, Trouble};
+use crate::commit::{self, Attempt, Fresh};
+use crate::config::Options;
+use crate::db::{Db, Limits};
+use crate::door::{Mail, Shared};
+use crate::env::Env;
+use crate::error::{Code, Error, Kind, Result};
+use crate::head::{BaseRef, FORMAT, Head};
+use crate::keys;
+use crate::metrics::{Counted, Counters};
+use crate::pages::{PAGE, PageFile, Pages};
+use crate::record::Record;
+use crate::store::probe::{ROUNDS_AT_CREATION, WRITERS};
+use crate::store::{Expect, Got, Put, Store, Version, probe};
+use crate::time::Timekeeper;
+use crate::upload::Uploads;
+use crate::wire::corrupt;
+
+/// Tries at open: a passing fault is ridden out, a wrong address is told soon.
+const TRIES: u32 = 6;
+/// Pauses between them.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// What a writer is opened with.
+pub(crate) struct Opening {
+    /// The place, over one connection or several separate ones (for the probe).
+    pub stores: Vec<Arc<dyn Store>>,
+    /// The name of the queue file in it.
+    pub name: String,
+    pub options: Arc<Options>,
+    pub env: Env,
+    pub rx: mpsc::UnboundedReceiver<Mail>,
+    pub shared: Arc<Shared>,
+}
+
+/// A queue file as found.
+struct Found {
+    head: Head,
+    version: Version,
+    asked: tokio::time::Instant,
+    pages: Pages,
+    records: Vec<Record>,
+}
+
+/// Reads and makes queue files for [`Writer::open`].
+struct Opener {
+    source: Source,
+    options: Arc<Options>,
+    env: Env,
+    time: Timekeeper,
+    stores: Vec<Arc<dyn Store>>,
+    /// A creation that was sent and has not been seen to land.
+    sent: Option<Bytes>,
+}
+
+impl Writer {
+    /// Open the queue file, or make it.
+    pub async fn open(opening: Opening) -> Result<Self> {
+        let Opening { stores, name, options, env, rx, shared } = opening;
+        let Some(first) = stores.first() else { return Err(Error::invalid("a queue file needs a store")) };
+        let store: Arc<dyn Store> = Arc::new(Counted { inner: Arc::clone(first), counters: Arc::clone(&shared.counters) });
+        let max_pages = Self::max_pages(&options);
+        let source = Source { store: Arc::clone(&store), name: name.clone(), max_pages };
+        let mut opener = Opener {
+            source: source.clone(),
+            options: Arc::clone(&options),
+            env: env.clone(),
+            time: Timekeeper::new(env.clone()),
+            stores,
+            sent: None,
+        };
+        let found = opener.open().await?;
+        let mut time = opener.time;
+        time.set_max_skew(found.head.max_skew_ms);
+        let pages = PageFile::new(found.pages);
+        let db = Db::open(pages.connect(max_pages)?)?;
+        let mut uploads = Uploads::new(Arc::clone(&store), &name, Arc::clone(&options), env.clone());
+        found.records.iter().for_each(|r| uploads.settled(r));
+        let record = found.head.tail.last().map_or(1024, Record::encoded_len);
+        let zstd = zstd::bulk::Compressor::new(1)
+            .map_err(|e| Error::new(Code::Internal, "zstd cannot be set up").because(e))?;
+        Ok(Self {
+            source,
+            store,
+            limits: Limits { max_payload: options.max_payload, max_pages },
+            id: writer_id(&env, &options),
+            attempt: 0,
+            drawn: VecDeque::new(),
+            mine: None,
+            uploads,
+            zstd,
+            parked: VecDeque::new(),
+            carry: vec![],
+            pace: Pace {
+                put: Duration::from_millis(5),
+                last_put: None,
+                expect: None,
+                yield_until: None,
+                poll: options.poll_min,
+                polled: found.asked,
+                looked_ms: 0,
+                foreign: None,
+                record,
+            },
+            halted: None,
+            seen: None,
+            chain: Chain { head: found.head, version: found.version, fresh: found.asked, pages, db },
+            options,
+            env,
+            shared,
+            rx,
+            time,
+        })
+    }
+}
+
+impl Opener {
+    async fn open(&mut self) -> Result<Found> {
+        let mut last = None;
+        for tries in 0..TRIES {
+            match self.once().await {
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) => {}
+                Err(error) => {
+                    let passing = matches!(error.code(), Code::Unreachable | Code::Throttled | Code::Timeout | Code::Corrupt | Code::Foreign);
+                    if !passing {
+                        return Err(error);
+                    }
+                    last = Some(error);
+                }
+            }
+            back_off(&self.env, PAUSE.0, PAUSE.1, tries).await;
+        }
+        let what = format!("opening {} in {}", self.source.name, self.source.store.describe());
+        Err(last.unwrap_or_else(|| Error::new(Code::Contended, "others make and remove it all the time")).during(what))
+    }
+
+    /// One look; none when it has to be looked at again.
+    async fn once(&mut self) -> Result<Option<Found>> {
+        let key = keys::head(&self.source.name);
+        let (asked, asked_ms) = (self.env.monotonic(), self.env.wall_ms());
+        match self.get(&key).await? {
+            Got::Object { bytes, version, date_ms } => {
+                self.time.observe(date_ms, asked_ms);
+                let head = Head::decode(&key, &bytes)?;
+                head.check_writable(&key)?;
+                let most = self.source.max_pages;
+                if head.page_count > most {
+                    let (has, may) = (u64::from(head.page_count) * PAGE as u64, self.options.max_file);
+                    return Err(Error::new(Code::FileFull, format!("{key} holds {has} bytes of pages; this handle was opened with max_file = {may}")));
+                }
+                match self.source.load(&head).await {
+                    Ok((pages, records)) => Ok(Some(Found { head, version, asked, pages, records })),
+                    Err(Trouble::Missing(missing)) => match self.get(&key).await? {
+                        Got::Object { version: newer, .. } if newer != version => Ok(None),
+                        _ => Err(corrupt(&missing, "HEAD refers to it and it is not there")),
+                    },
+                    Err(Trouble::Error(error)) => Err(error),
+                }
+            }
+            Got::Absent { date_ms } => {
+                self.time.observe(date_ms, asked_ms);
+                self.make(&key).await
+            }
+            Got::Unchanged { .. } => Err(corrupt(&key, "the store calls it unchanged though nothing was known")),
+        }
+    }
+
+    async fn get(&self, key: &str) -> Result<Got> {
+        let limit = self.options.deadline / 3;
+        tokio::select! {
+            biased;
+            got = self.source.store.get(key, None) => got,
+            () = self.env.sleep(limit) => Err(Error::new(Code::Unreachable, format!("the store did not answer within {limit:?}"))),
+        }
+    }
+
+    /// Make the queue file. Whatever the answer is, a look afterwards tells whose it is: both are fine.
+    async fn make(&mut self, key: &str) -> Result<Option<Found>> {
+        if !self.options.create {
+            return Err(Error::new(Code::NoSuchFile, format!("there is no queue file {} in {}", self.source.name, self.source.store.describe())));
+        }
+        let body = match self.sent.clone() {
+            Some(body) => body,
+            None => {
+                self.refuse_orphans().await?;
+                if self.source.store.needs_probe() {
+                    probe(&self.stores, &self.source.name, ROUNDS_AT_CREATION, WRITERS, &self.env).await?;
+                }
+                self.first_body()?
+            }
+        };
+        let limit = self.options.deadline / 3;
+        let asked_ms = self.env.wall_ms();
+        let put = tokio::select! {
+            biased;
+            put = self.source.store.put_if(key, body.clone(), &Expect::Absent) => put,
+            () = self.env.sleep(limit) => Put::Unknown { error: Error::new(Code::Unreachable, "the store did not answer"), sent: true, retry_after: None },
+        };
+        match put {
+            Put::Stored { date_ms, .. } => {
+                self.time.observe(date_ms, asked_ms);
+                tracing::info!(name = self.source.name, store = self.source.store.describe(), "made a queue file");
+                Box::pin(self.once()).await
+            }
+            Put::Conflict => Ok(None),
+            Put::Unknown { error, sent, .. } => {
+                self.sent = sent.then_some(body);
+                if error.kind() == Kind::Unavailable { Err(error) } else { Ok(None) }
+            }
+        }
+    }
+
+    /// A HEAD that is gone while its bases are there is a loss, not an invitation (P22).
+    async fn refuse_orphans(&self) -> Result<()> {
+        let left = self.source.store.list(&keys::base_prefix(&self.source.name)).await?;
+        match left.first() {
+            None => Ok(()),
+            Some(base) => Err(Error::new(
+                Code::HeadMissing,
+                format!("{} has no HEAD but bases such as {}: restore it, or choose another name", self.source.name, base.key),
+            )),
+        }
+    }
+
+    /// Commit 1: the empty schema, whole in HEAD's tail.
+    fn first_body(&self) -> Result<Bytes> {
+        let now = self.time.now_ms();
+        let max_skew = self.options.max_skew.unwrap_or_else(|| self.source.store.default_max_skew());
+        let pages = PageFile::new(Pages::new());
+        drop(Db::create(pages.connect(self.source.max_pages)?, now)?);
+        let (changes, after) = pages.with(|p| (p.take_changes(), (p.page_count(), p.checksum())));
+        let nothing = Head {
+            format: FORMAT,
+            min_reader: 1,
+            min_writer: 1,
+            reader_features: 0,
+            writer_features: 0,
+            file_id: self.env.bytes(),
+            lineage_id: self.env.bytes(),
+            commit_seq: 0,
+            commit_id: [0; 16],
+            prev_commit_id: [0; 16],
+            commit_ms: now,
+            page_count: 0,
+            max_skew_ms: u32::try_from(max_skew.as_millis()).unwrap_or(u32::MAX),
+            checksum: [0; 16],
+            gc_floor: 0,
+            floor_candidate: 0,
+            floor_candidate_ms: now,
+            forgotten_seq: 0,
+            base: BaseRef::default(),
+            segments: vec![],
+            writers: vec![],
+            retired: vec![],
+            tail: vec![],
+        };
+        let attempt = Attempt { writer: self.env.bytes(), number: 1, commit_id: self.env.bytes(), commit_ms: now };
+        let mut zstd = zstd::bulk::Compressor::new(1)
+            .map_err(|e| Error::new(Code::Internal, "zstd cannot be set up").because(e))?;
+        let record = commit::record(&nothing, &attempt, &changes, after, 0, &mut zstd);
+        Ok(commit::next(&nothing, &attempt, &record, Fresh::default(), &self.options).encode().into())
+    }
+}
+
+impl Shared {
+    /// What a writer starts with.
+    pub fn fresh() -> Arc<Self> {
+        Arc::new(Self::new(Arc::new(Counters::default())))
+    }
+}

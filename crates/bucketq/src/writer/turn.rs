@@ -1,0 +1,306 @@
+//! One turn: run a batch, publish it, answer its callers; then the questions, from settled state.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::push::Pushed;
+use super::{Outcomes, Work, Writer};
+use crate::broken::{self, Broken};
+use crate::db::Moment;
+use crate::door::{self, Done, Question, Slot, Wait};
+use crate::error::{Code, Error, Kind, Result};
+use crate::metrics::Counters;
+use crate::op::{Held, Op, Outcome, Queues};
+use crate::pages::Changes;
+use crate::query::Answer;
+
+/// A batch run on the local state.
+pub(super) struct Executed {
+    pub outcomes: Outcomes,
+    pub changes: Changes,
+    pub commit_ms: i64,
+    /// Taken before the time of the commit was (P26).
+    pub began: Instant,
+}
+
+impl Writer {
+    pub(super) async fn turn(&mut self, work: Work) {
+        let Work { slots, questions, flushes, poll } = work;
+        if let Some(error) = self.halted.clone() {
+            self.refuse_all(slots, questions, &error);
+        } else {
+            let moved = poll && self.poll().await;
+            let batch = self.batch(slots, poll || moved);
+            if !batch.is_empty() {
+                self.commit(batch).await;
+            }
+            if !questions.is_empty() {
+                self.answer(questions).await;
+            }
+        }
+        for done in flushes {
+            let _ = done.send(());
+        }
+    }
+
+    fn refuse_all(&mut self, slots: Vec<Slot>, questions: Vec<Question>, error: &Error) {
+        let parked: Vec<Slot> = self.parked.drain(..).collect();
+        for slot in slots.into_iter().chain(parked) {
+            respond(slot, Err(error.clone()));
+        }
+        for q in questions {
+            let _ = q.reply.send(Err(error.clone()));
+        }
+    }
+
+    /// Look at the store on behalf of waiting claims, if it is time. True if something had changed.
+    async fn poll(&mut self) -> bool {
+        if self.env.monotonic() < self.chain.fresh.max(self.pace.polled) + self.pace.poll {
+            return false;
+        }
+        let moved = self.refresh().await.unwrap_or(false);
+        self.pace.polled = self.env.monotonic();
+        self.pace.poll =
+            if moved { self.options.poll_min } else { (self.pace.poll * 3 / 2).min(self.options.poll_max) };
+        moved
+    }
+
+    /// Claims run last, so that they find what the same commit brings; those that wait already run first among them.
+    fn batch(&mut self, slots: Vec<Slot>, wake: bool) -> Vec<Slot> {
+        let is_claim = |slot: &Slot| matches!(&slot.work, door::Work::Op(Op::Claim(_)));
+        let (claims, mut batch): (Vec<Slot>, Vec<Slot>) = slots.into_iter().partition(is_claim);
+        if wake || !batch.is_empty() || !claims.is_empty() {
+            batch.extend(self.parked.drain(..));
+        }
+        batch.extend(claims);
+        batch
+    }
+
+    /// Run the batch until it is stored, surely not applied, or unknowable.
+    async fn commit(&mut self, mut batch: Vec<Slot>) {
+        let mut losses = 0;
+        loop {
+            batch.retain(|slot| !slot.is_gone());
+            if batch.is_empty() {
+                return;
+            }
+            if let Some(error) = self.halted.clone() {
+                return self.refuse_all(batch, vec![], &error);
+            }
+            let executed = match self.prepare(&batch).await {
+                Ok(executed) => executed,
+                Err(error) => return self.fail(batch, &error),
+            };
+            let fence = batch.iter().any(|slot| matches!(slot.work, door::Work::Fence));
+            if executed.changes.is_empty() && !fence {
+                // Nothing to store; but "empty" or "no such job" may be said only of the newest state.
+                let asked = batch.iter().map(|slot| slot.arrived).max();
+                if asked.is_some_and(|asked| self.chain.fresh < asked) {
+                    match self.refresh().await {
+                        Ok(true) => continue,
+                        Ok(false) => {}
+                        Err(error) => return self.fail(batch, &error),
+                    }
+                }
+                self.pace.looked_ms = executed.commit_ms;
+                return self.reply(batch, executed.outcomes, executed.began);
+            }
+            let Executed { outcomes, changes, commit_ms, began } = executed;
+            match self.push(&mut batch, &outcomes, changes, commit_ms).await {
+                Pushed::Stored => {
+                    self.pace.looked_ms = commit_ms;
+                    return self.reply(batch, outcomes, began);
+                }
+                Pushed::Again => {}
+                Pushed::Lost => {
+                    losses += 1;
+                    Counters::add(&self.shared.counters.conflicts, 1);
+                    let lost = format!("other writers were faster {losses} times");
+                    self.shared.trouble(Some(Error::new(Code::Contended, lost)));
+                    // Small: the next commit of the winner is one put away.
+                    super::back_off(&self.env, self.pace.put / 8, self.pace.put, losses.min(4)).await;
+                }
+                Pushed::NotApplied(error) => return self.fail(batch, &error),
+                Pushed::Unknown(error) => {
+                    Counters::add(&self.shared.counters.unknown, 1);
+                    return self.fail(batch, &error);
+                }
+            }
+        }
+    }
+
+    /// Run the batch locally, at a time the clocks agree on.
+    async fn prepare(&mut self, batch: &[Slot]) -> Result<Executed> {
+        if self.time.is_skewed() {
+            self.refresh().await?;
+        }
+        let began = self.env.monotonic();
+        let commit_ms = self.time.commit_ms(self.chain.head.commit_ms)?;
+        let (outcomes, changes) = self.execute(batch, commit_ms)?;
+        Ok(Executed { outcomes, changes, commit_ms, began })
+    }
+
+    /// One transaction for the batch. An op that fails fails alone; one that breaks the transaction is left out and
+    /// the others run again.
+    fn execute(&mut self, batch: &[Slot], commit_ms: i64) -> Result<(Outcomes, Changes)> {
+        let at = self.moment(commit_ms);
+        let mut out: Vec<Option<Error>> = vec![None; batch.len()];
+        loop {
+            match self.attempt(batch, &at, &mut out) {
+                Ok(outcomes) => return Ok((outcomes, self.chain.pages.with(crate::pages::Pages::take_changes))),
+                Err(Some(culprit)) => {
+                    tracing::debug!(op = culprit, "an op broke its batch and is left out");
+                    self.abandon()?;
+                }
+                Err(None) => {
+                    self.abandon()?;
+                    let failed = out.iter().flatten().next().cloned();
+                    return Err(failed.unwrap_or_else(|| Error::new(Code::Internal, "the batch could not be committed locally")));
+                }
+            }
+        }
+    }
+
+    /// One try at the batch. On an error the transaction is still to be abandoned; `Some` names an op now marked in
+    /// `out`, `None` says that the transaction itself could not be begun or committed.
+    fn attempt(&mut self, batch: &[Slot], at: &Moment, out: &mut [Option<Error>]) -> Result<Outcomes, Option<usize>> {
+        let db = &mut self.chain.db;
+        if let Err(error) = db.begin() {
+            out[0] = Some(error);
+            return Err(None);
+        }
+        let mut outcomes: Outcomes = Vec::with_capacity(batch.len());
+        let mut empty: Vec<&Queues> = vec![];
+        for (i, slot) in batch.iter().enumerate() {
+            let door::Work::Op(op) = &slot.work else {
+                outcomes.push(Ok(Outcome::Atomic(vec![])));
+                continue;
+            };
+            if let Some(error) = &out[i] {
+                outcomes.push(Err(error.clone()));
+                continue;
+            }
+            // A hundred waiting claims on an empty queue cost one look.
+            if let Op::Claim(claim) = op
+                && slot.wait != Wait::No
+                && empty.contains(&&claim.queues)
+            {
+                outcomes.push(Ok(Outcome::Claimed(vec![])));
+                continue;
+            }
+            let outcome = db.apply(op, at, &self.limits);
+            if db.poisoned() {
+                out[i] = Some(outcome.err().unwrap_or_else(|| Error::new(Code::Internal, "an op broke its transaction")));
+                return Err(Some(i));
+            }
+            if let (Op::Claim(claim), Ok(Outcome::Claimed(jobs))) = (op, &outcome)
+                && jobs.is_empty()
+            {
+                empty.push(&claim.queues);
+            }
+            outcomes.push(outcome);
+        }
+        if let Err(error) = db.commit() {
+            out[0] = Some(error);
+            return Err(None);
+        }
+        Ok(outcomes)
+    }
+
+    fn abandon(&mut self) -> Result<()> {
+        let rolled_back = self.chain.db.rollback();
+        // A commit that failed half-way may have written some pages.
+        let changes = self.chain.pages.with(crate::pages::Pages::take_changes);
+        self.undo(changes);
+        rolled_back
+    }
+
+    fn fail(&mut self, batch: Vec<Slot>, error: &Error) {
+        for slot in batch {
+            respond(slot, Err(error.clone()));
+        }
+    }
+
+    /// Answer a batch that is settled; claims that found nothing and may wait are parked.
+    fn reply(&mut self, batch: Vec<Slot>, outcomes: Outcomes, began: Instant) {
+        let (commit_seq, commit_ms) = (self.chain.head.commit_seq, self.chain.head.commit_ms);
+        let now = self.env.monotonic();
+        let mut released = 0;
+        for (slot, outcome) in batch.into_iter().zip(outcomes) {
+            let waits = match slot.wait {
+                Wait::No => false,
+                Wait::Until(end) => now < end,
+                Wait::Forever => true,
+            };
+            if waits && matches!(&outcome, Ok(Outcome::Claimed(jobs)) if jobs.is_empty()) {
+                self.parked.push_back(slot);
+                continue;
+            }
+            released += 1;
+            let done = outcome.map(|outcome| Done { outcome, commit_seq, commit_ms, began });
+            if let Some(Done { outcome: Outcome::Claimed(jobs), .. }) = respond(slot, done) {
+                Counters::add(&self.shared.counters.handed_back, jobs.len() as u64);
+                let held = jobs.iter().map(|c| Held { id: c.job.id, token: c.lease.token });
+                self.carry.extend(held.map(|held| Slot::release(held, now)));
+            }
+        }
+        let share = self.pace.put.mul_f64(f64::from(self.options.gather_percent) / 100.0);
+        self.pace.expect = Some((released, now + share.min(self.options.gather_max)));
+        self.pace.yield_until = self.politeness().map(|gap| now + gap);
+    }
+
+    /// With other writers about, leave them a gap now and then: a loser needs two round trips where the winner needs
+    /// one, and would starve.
+    fn politeness(&self) -> Option<Duration> {
+        let met = self.pace.foreign?;
+        let recent = self.env.monotonic().saturating_duration_since(met) < Duration::from_secs(2);
+        recent.then(|| Duration::from_micros(self.env.below(self.pace.put.as_micros() as u64 + 1)))
+    }
+
+    /// Answer questions from settled state that is as fresh as they want it.
+    async fn answer(&mut self, questions: Vec<Question>) {
+        let now = self.env.monotonic();
+        let stale = |q: &Question, fresh: Instant| {
+            fresh < q.arrived && q.max_age.is_none_or(|age| now.saturating_duration_since(fresh) > age)
+        };
+        let fresh = self.chain.fresh;
+        let refreshed = if questions.iter().any(|q| stale(q, fresh)) { self.refresh().await.map(|_| ()) } else { Ok(()) };
+        for q in questions {
+            let answer = match &refreshed {
+                Err(error) if stale(&q, fresh) => Err(error.clone()),
+                _ => self.look_up(&q),
+            };
+            let _ = q.reply.send(answer);
+        }
+    }
+
+    fn look_up(&mut self, q: &Question) -> Result<Answer> {
+        let head = &self.chain.head;
+        let at = Moment { now_ms: self.time.now_ms().max(head.commit_ms), commit_seq: head.commit_seq };
+        let mut answer = self.chain.db.query(&q.query, &at)?;
+        if let Answer::Stats(stats) = &mut answer {
+            stats.commit_ms = self.chain.head.commit_ms;
+        }
+        Ok(answer)
+    }
+}
+
+/// Hand the answer over. What comes back is an answer whose caller has gone.
+fn respond(slot: Slot, answer: Result<Done>) -> Option<Done> {
+    let Some(reply) = slot.reply else {
+        // A job handed back meanwhile finished or expired by itself: just as well.
+        if let Err(error) = answer
+            && !matches!(error.kind(), Kind::LeaseLost | Kind::NotFound)
+        {
+            tracing::debug!(%error, "a job could not be handed back; its lease runs out instead");
+        }
+        return None;
+    };
+    reply.send(answer).err().and_then(Result::ok)
+}
+
+/// Rules broken on purpose that end a batch early.
+pub(super) fn told_failed(options: &crate::config::Options, conflict: bool) -> bool {
+    broken::is(options, if conflict { Broken::ConflictIsFailure } else { Broken::TimeoutIsFailure })
+}
