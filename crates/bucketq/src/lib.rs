@@ -1,5 +1,7 @@
 //! bucketq.
 pub mod config;
+#[doc(hidden)]
+pub mod db;
 pub mod env;
 pub mod error;
 pub mod job;
