@@ -34,6 +34,9 @@ pub struct Claim {
     pub worker: String,
     /// The proof every job of this claim gets; drawn anew for each claim.
     pub token: Token,
+    /// Sent before with this token, outcome unknown: the jobs that the token holds are the answer, if it holds any.
+    #[serde(default)]
+    pub again: bool,
 }
 
 /// Holding a job: its id and the proof.

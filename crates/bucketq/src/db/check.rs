@@ -1,0 +1,146 @@
+//! What an op must satisfy whatever the state: names, sizes, ranges. Pure.
+//!
+//! Called at the door, before anything is sent, and once more before an op is applied.
+
+use super::Limits;
+use crate::config::{MAX_CLAIM, MAX_CONTENT_TYPE, MAX_HEADERS, MAX_JOBS_PER_OP, MAX_NAME, MAX_SPAN_MS};
+use crate::error::{Code, Error, Result};
+use crate::job::{Backoff, DedupScope, New, Payload, When};
+use crate::lease::Token;
+use crate::op::{Claim, Held, Op, Queues};
+
+/// The last millisecond of the year 9999: later times cannot be written down.
+const LAST_MS: i64 = 253_402_300_799_999;
+
+/// Refuse an op that no state could accept, saying what is wrong with it.
+pub fn check(op: &Op, limits: &Limits) -> Result<()> {
+    match op {
+        Op::Enqueue { queue, jobs } => {
+            name("queue", queue)?;
+            count("jobs", jobs.len())?;
+            jobs.iter().try_for_each(|job| new(job, limits))
+        }
+        Op::Claim(claim) => check_claim(claim),
+        Op::Ack { held, result } => {
+            held_by(held)?;
+            result.as_ref().map_or(Ok(()), |r| payload("result", r, limits))
+        }
+        Op::Nack { held, delay_ms, .. } => {
+            held_by(held)?;
+            delay_ms.map_or(Ok(()), |ms| span("delay", ms, 0))
+        }
+        Op::Extend { held, lease_ms } => {
+            held_by(held)?;
+            span("lease", *lease_ms, 1)
+        }
+        Op::Release { held } | Op::Reject { held, .. } => held_by(held),
+        Op::Cancel { .. } | Op::Requeue { .. } => Ok(()),
+        Op::Purge { queue, states } => {
+            name("queue", queue)?;
+            count("states", states.len())
+        }
+        Op::Pause { queue } | Op::Resume { queue } => name("queue", queue),
+        Op::Atomic(ops) => {
+            count("ops", ops.len())?;
+            let jobs: usize =
+                ops.iter().map(|op| if let Op::Enqueue { jobs, .. } = op { jobs.len() } else { 1 }).sum();
+            count("ops and jobs", jobs)?;
+            ops.iter().enumerate().try_for_each(|(i, op)| {
+                if matches!(op, Op::Atomic(_) | Op::Claim(_)) {
+                    return Err(Error::invalid(format!("op {i}: an atomic holds no {}", op.name())));
+                }
+                check(op, limits).map_err(|e| e.during(format_args!("op {i} of the atomic, {}", op.name())))
+            })
+        }
+    }
+}
+
+fn check_claim(claim: &Claim) -> Result<()> {
+    if let Queues::Named(names) = &claim.queues {
+        count("queues", names.len())?;
+        names.iter().try_for_each(|n| name("queue", n))?;
+    }
+    if claim.max == 0 || claim.max > MAX_CLAIM {
+        return Err(Error::invalid(format!("a claim takes 1 to {MAX_CLAIM} jobs, not {}", claim.max)));
+    }
+    span("lease", claim.lease_ms, 1)?;
+    at_most("worker", claim.worker.len(), MAX_NAME)?;
+    token(&claim.token)
+}
+
+fn held_by(held: &Held) -> Result<()> {
+    token(&held.token)
+}
+
+/// Zeros stand for a job that was never claimed.
+fn token(token: &Token) -> Result<()> {
+    if token.0 == [0; 16] { Err(Error::invalid("a lease token is random, not zeros")) } else { Ok(()) }
+}
+
+fn new(job: &New, limits: &Limits) -> Result<()> {
+    payload("payload", &job.payload, limits)?;
+    match job.when {
+        When::Now => {}
+        When::In(ms) => span("delay", ms, 0)?,
+        When::At(ms) if (0..=LAST_MS).contains(&ms) => {}
+        When::At(ms) => {
+            return Err(Error::invalid(format!("run_at {ms} ms lies outside the years 1970 to 9999")));
+        }
+    }
+    if job.max_attempts == 0 {
+        return Err(Error::invalid("max_attempts is at least 1"));
+    }
+    if let Backoff::Exponential { base_ms, max_ms, jitter_percent } = job.backoff {
+        span("back-off base", base_ms, 0)?;
+        span("back-off maximum", max_ms, 0)?;
+        if jitter_percent > 100 {
+            return Err(Error::invalid(format!("jitter_percent is at most 100, not {jitter_percent}")));
+        }
+    }
+    if let Some(dedup) = &job.dedup {
+        name("dedup key", &dedup.key)?;
+        if let DedupScope::Window(ms) = dedup.scope {
+            span("dedup window", ms, 1)?;
+        }
+    }
+    if let Some(group) = &job.group {
+        name("group", group)?;
+    }
+    at_most("headers", job.headers.iter().map(|(k, v)| k.len() + v.len()).sum(), MAX_HEADERS)
+}
+
+fn payload(what: &str, payload: &Payload, limits: &Limits) -> Result<()> {
+    let len = payload.bytes.len();
+    if len > limits.max_payload {
+        return Err(Error::new(
+            Code::PayloadTooLarge,
+            format!("the {what} has {len} bytes; at most {} are accepted", limits.max_payload),
+        ));
+    }
+    at_most("content type", payload.content_type.len(), MAX_CONTENT_TYPE)
+}
+
+fn name(what: &str, text: &str) -> Result<()> {
+    if text.is_empty() {
+        return Err(Error::invalid(format!("the {what} is empty")));
+    }
+    at_most(what, text.len(), MAX_NAME)
+}
+
+fn at_most(what: &str, len: usize, max: usize) -> Result<()> {
+    if len > max { Err(Error::invalid(format!("{what}: {len} bytes, at most {max}"))) } else { Ok(()) }
+}
+
+fn count(what: &str, n: usize) -> Result<()> {
+    if n == 0 || n > MAX_JOBS_PER_OP {
+        return Err(Error::invalid(format!("{what}: 1 to {MAX_JOBS_PER_OP} in one op, not {n}")));
+    }
+    Ok(())
+}
+
+fn span(what: &str, ms: i64, min: i64) -> Result<()> {
+    if !(min..=MAX_SPAN_MS).contains(&ms) {
+        return Err(Error::invalid(format!("{what}: {ms} ms is outside {min} ms to a hundred years")));
+    }
+    Ok(())
+}

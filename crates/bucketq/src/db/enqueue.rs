@@ -1,0 +1,228 @@
+//! Enqueue: jobs go to the end of a queue, all or none, each id and each dedup key once.
+//!
+//! Every refusal comes before the first write.
+
+use rusqlite::{OptionalExtension, params};
+
+use super::Turn;
+use super::fault::Try;
+use super::names::NOBODY;
+use super::row::{BODY, INLINE, NO_TOKEN, UNTRIED};
+use crate::config::INLINE_PAYLOAD;
+use crate::error::{Code, Error};
+use crate::job::{Dedup, DedupScope, JobId, New, State, When};
+use crate::op::Enqueued;
+
+/// Bytes a job takes beside its payload, headers and names, its index entries included: rather too many.
+const JOB_BYTES: usize = 640;
+/// Bytes of a page that hold data when b-trees are filled as badly as they get.
+const USABLE: i64 = 2048;
+/// Expired dedup keys that one enqueue clears away.
+const SWEEP: i64 = 100;
+
+/// Expired keys, by the index on their end.
+pub(super) const EXPIRED_KEYS: &str = "SELECT queue, key, until_ms FROM dedup \
+     WHERE until_ms IS NOT NULL ORDER BY until_ms LIMIT ?1";
+
+impl Turn<'_> {
+    pub fn enqueue(&mut self, queue: &str, jobs: &[New]) -> Try<Vec<Enqueued>> {
+        self.make_room(jobs)?;
+        self.sweep()?;
+        jobs.iter().map(|job| self.enqueue_one(queue, job)).collect()
+    }
+
+    fn enqueue_one(&mut self, queue: &str, job: &New) -> Try<Enqueued> {
+        if let Some(dedup) = &job.dedup {
+            if let Some(there) = self.known(&job.id)? {
+                return Ok(there);
+            }
+            if let Some(there) = self.duplicate(queue, dedup)? {
+                return Ok(there);
+            }
+        }
+        let line = self.make_line(queue)?;
+        let queue = self.line(line).id;
+        let run_at_ms = match job.when {
+            When::Now => self.now_ms,
+            When::In(ms) => self.now_ms.saturating_add(ms),
+            When::At(ms) => ms,
+        };
+        let state = if run_at_ms > self.now_ms { State::Scheduled } else { State::Ready };
+        let held = self.is_held(queue, job.group.as_deref())?;
+        let backoff = self.intern_policy(job.backoff)?;
+        let content_type = self.intern(&job.payload.content_type)?;
+        let headers = if job.headers.is_empty() { None } else { serde_json::to_string(&job.headers).ok() };
+        let bytes = &job.payload.bytes[..];
+        let apart = bytes.len() > INLINE_PAYLOAD;
+        let seq = self.next_seq();
+        let added = self
+            .conn
+            .prepare_cached(
+                "INSERT INTO jobs (seq, queue, state, held, tries, run_at_ms, claimed_ms, ends_ms, fence, worker, \
+                 token, priority, run, max_attempts, enqueued_ms, backoff, content_type, id, group_name, dedup, \
+                 headers, payload_kind, payload_len, body, payload) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10, ?11, 0, ?12, ?7, ?13, ?14, ?15, ?16, ?17, \
+                 ?18, ?19, ?20, ?21, ?22) ON CONFLICT (id) DO NOTHING",
+            )?
+            .execute(params![
+                seq,
+                queue,
+                state as i64,
+                i64::from(held),
+                UNTRIED,
+                run_at_ms,
+                self.now_ms,
+                self.commit_seq as i64,
+                NOBODY,
+                NO_TOKEN,
+                job.priority,
+                job.max_attempts,
+                backoff,
+                content_type,
+                job.id.as_bytes(),
+                job.group,
+                job.dedup.as_ref().map(|d| &d.key),
+                headers,
+                if apart { BODY } else { INLINE },
+                bytes.len() as i64,
+                apart.then_some(seq),
+                (!apart).then_some(bytes),
+            ])?;
+        if added == 0 {
+            self.cache.ordinal -= 1;
+            return self.known(&job.id)?.ok_or_else(|| super::Fault::corrupt("the index of ids misleads"));
+        }
+        if apart {
+            self.conn
+                .prepare_cached("INSERT INTO bodies (id, bytes) VALUES (?1, ?2)")?
+                .execute(params![seq, bytes])?;
+        }
+        if let Some(dedup) = &job.dedup {
+            self.keep_key(queue, dedup, &job.id, seq)?;
+        }
+        let marks = self.marks(line);
+        marks.add(state);
+        match state {
+            _ if held => {}
+            State::Ready => marks.offer((job.priority, seq)),
+            _ => marks.due_ms = marks.due_ms.min(run_at_ms),
+        }
+        Ok(Enqueued { id: job.id, deduplicated: false, commit_seq: self.commit_seq })
+    }
+
+    /// The answer for a job that is there already under this id.
+    fn known(&mut self, id: &JobId) -> Try<Option<Enqueued>> {
+        let seq: Option<i64> = self
+            .conn
+            .prepare_cached("SELECT seq FROM jobs WHERE id = ?1")?
+            .query_row([id.as_bytes()], |row| row.get(0))
+            .optional()?;
+        Ok(seq.map(|seq| Enqueued { id: *id, deduplicated: false, commit_seq: commit_of(seq) }))
+    }
+
+    /// The answer for a job whose dedup key still counts.
+    fn duplicate(&mut self, queue: &str, dedup: &Dedup) -> Try<Option<Enqueued>> {
+        let Some(line) = self.find_line(queue)? else { return Ok(None) };
+        let found = self
+            .conn
+            .prepare_cached("SELECT id, seq, until_ms FROM dedup WHERE queue = ?1 AND key = ?2")?
+            .query_row(params![self.line(line).id, dedup.key], |row| {
+                Ok((row.get::<_, [u8; 16]>(0)?, row.get::<_, i64>(1)?, row.get::<_, Option<i64>>(2)?))
+            })
+            .optional()?;
+        let Some((id, first_seq, until_ms)) = found else { return Ok(None) };
+        let job = self
+            .conn
+            .prepare_cached("SELECT seq, state <= 4 FROM jobs WHERE id = ?1")?
+            .query_row([id], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?)))
+            .optional()?;
+        let counts = match until_ms {
+            Some(until_ms) => until_ms > self.now_ms,
+            None => job.is_some_and(|(_, live)| live),
+        };
+        Ok(counts.then(|| Enqueued {
+            id: JobId(uuid::Uuid::from_bytes(id)),
+            deduplicated: true,
+            // The job may have been deleted within the window, or requeued under a new seq.
+            commit_seq: commit_of(job.map_or(first_seq, |(seq, _)| seq)),
+        }))
+    }
+
+    fn keep_key(&mut self, queue: i64, dedup: &Dedup, id: &JobId, seq: i64) -> Try<()> {
+        let until_ms = match dedup.scope {
+            DedupScope::Window(ms) => Some(self.now_ms.saturating_add(ms)),
+            DedupScope::Unfinished => None,
+        };
+        self.conn
+            .prepare_cached(
+                "INSERT OR REPLACE INTO dedup (queue, key, id, seq, until_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?
+            .execute(params![queue, dedup.key, id.as_bytes(), seq, until_ms])?;
+        if let Some(until_ms) = until_ms {
+            self.cache.sweep_ms = self.cache.sweep_ms.min(until_ms);
+        }
+        Ok(())
+    }
+
+    /// Clear away some dedup keys whose window is over.
+    fn sweep(&mut self) -> Try<()> {
+        if self.cache.sweep_ms > self.now_ms {
+            return Ok(());
+        }
+        // One more than is cleared: it says when the next sweep is due.
+        let keys = self
+            .conn
+            .prepare_cached(EXPIRED_KEYS)?
+            .query_map([SWEEP + 1], |row| {
+                Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?))
+            })?
+            .collect::<rusqlite::Result<Vec<_>>>()?;
+        self.cache.sweep_ms = i64::MAX;
+        for (i, (queue, key, until_ms)) in keys.iter().enumerate() {
+            if *until_ms > self.now_ms || i as i64 == SWEEP {
+                self.cache.sweep_ms = *until_ms;
+                break;
+            }
+            self.conn
+                .prepare_cached("DELETE FROM dedup WHERE queue = ?1 AND key = ?2")?
+                .execute(params![queue, key])?;
+        }
+        Ok(())
+    }
+
+    /// Refuse jobs that would bring the file near its limit: acks and purges must still work then.
+    fn make_room(&mut self, jobs: &[New]) -> Try<()> {
+        let need: i64 = jobs.iter().map(|job| bytes_of(job) as i64).sum();
+        if self.cache.room < need {
+            let pragma = |name| self.conn.prepare_cached(name)?.query_row([], |row| row.get::<_, i64>(0));
+            let used = pragma("PRAGMA page_count")? - pragma("PRAGMA freelist_count")?;
+            let max = i64::from(self.limits.max_pages);
+            let reserve = (max / 16).clamp(8, 1024);
+            self.cache.room = (max - reserve - used) * USABLE;
+        }
+        if self.cache.room < need {
+            return Err(Error::new(
+                Code::FileFull,
+                format!("the queue file is at its limit of {} pages, or near it", self.limits.max_pages),
+            )
+            .into());
+        }
+        self.cache.room -= need;
+        Ok(())
+    }
+}
+
+/// A body fills its pages, which the badly filled ones are counted as twice over.
+fn bytes_of(job: &New) -> usize {
+    let len = job.payload.bytes.len();
+    let payload = if len > INLINE_PAYLOAD { len.div_ceil(4092) * USABLE as usize } else { len };
+    let headers: usize = job.headers.iter().map(|(k, v)| 2 * (k.len() + v.len()) + 6).sum();
+    let names =
+        2 * job.group.as_ref().map_or(0, String::len) + 2 * job.dedup.as_ref().map_or(0, |d| d.key.len());
+    JOB_BYTES + payload + headers + names
+}
+
+/// `commit_seq` in a seq.
+pub(super) const fn commit_of(seq: i64) -> u64 {
+    (seq >> 24) as u64
+}

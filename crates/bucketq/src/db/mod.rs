@@ -1,0 +1,317 @@
+//! The state of a queue file as SQL: every op and every query, one after another, on one connection.
+//!
+//! Called by the writer, which owns the connection and decides what a commit is. Synchronous: nothing here awaits,
+//! reads a clock or draws a number; the time is an argument. Knows nothing of buckets.
+//! Parameters are numbered and not named: binding by name compares strings at every call.
+
+mod check;
+mod claim;
+mod due;
+mod enqueue;
+mod fault;
+mod group;
+mod keep;
+mod list;
+mod manage;
+mod names;
+mod queues;
+mod read;
+mod row;
+mod settle;
+
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
+
+pub use check::check;
+use fault::{Fault, Try, from_sqlite};
+pub use read::PLANNED;
+
+use crate::error::{Code, Error, Result};
+use crate::op::{Op, Outcome, Queues};
+use crate::query::{Answer, Query};
+
+/// `PRAGMA application_id` of a queue file: "bktq".
+pub const APPLICATION_ID: i32 = 0x626b_7471;
+/// `PRAGMA user_version` of a queue file that this library writes.
+pub const SCHEMA_VERSION: i32 = 1;
+
+const SCHEMA: &str = include_str!("schema.sql");
+
+/// The commit that is being built; for reads, the one that is settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Its time.
+    pub now_ms: i64,
+    /// Its number.
+    pub commit_seq: u64,
+}
+
+/// What an op may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest payload or result, in bytes.
+    pub max_payload: usize,
+    /// Pages the database may have.
+    pub max_pages: u32,
+}
+
+/// The database of a queue file, and what the writer remembers of it.
+#[derive(Debug)]
+pub struct Db {
+    conn: Connection,
+    cache: Cache,
+    read_only: bool,
+    open: bool,
+    poisoned: bool,
+    max_pages: Option<u32>,
+}
+
+/// What is remembered between ops: all of it can be read again from the pages.
+#[derive(Debug)]
+struct Cache {
+    names: names::Names,
+    lines: queues::Lines,
+    /// Jobs that this commit has put at the end so far.
+    ordinal: i64,
+    /// Bytes that certainly still fit; counted down by enqueues, measured again when it runs out.
+    room: i64,
+    /// No dedup window ends before this.
+    sweep_ms: i64,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self {
+            names: names::Names::default(),
+            lines: queues::Lines::default(),
+            ordinal: 0,
+            room: 0,
+            sweep_ms: i64::MIN,
+        }
+    }
+}
+
+/// One op at work.
+struct Turn<'a> {
+    conn: &'a Connection,
+    cache: &'a mut Cache,
+    now_ms: i64,
+    commit_seq: u64,
+    limits: Limits,
+}
+
+impl Db {
+    /// Make the schema in an empty database, in one transaction.
+    pub fn create(conn: Connection, now_ms: i64) -> Result<Self> {
+        settings(&conn).map_err(from_sqlite)?;
+        conn.execute_batch(&format!(
+            "BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; {SCHEMA}
+             INSERT INTO names VALUES ({}, '');
+             INSERT INTO meta VALUES ('created_ms', {now_ms}); COMMIT;",
+            names::NOBODY
+        ))
+        .map_err(from_sqlite)?;
+        Self::open(conn)
+    }
+
+    /// Take up an existing database. One with a newer schema can be read but not changed.
+    pub fn open(conn: Connection) -> Result<Self> {
+        settings(&conn).map_err(from_sqlite)?;
+        let pragma =
+            |name| conn.pragma_query_value(None, name, |row| row.get::<_, i32>(0)).map_err(from_sqlite);
+        let application = pragma("application_id")?;
+        if application != APPLICATION_ID {
+            return Err(Error::new(
+                Code::Foreign,
+                format!("application_id is {application:#x} and not {APPLICATION_ID:#x}: not a queue file"),
+            ));
+        }
+        let version = pragma("user_version")?;
+        if version < 1 {
+            return Err(Error::new(Code::Corrupt, format!("schema version {version} never existed")));
+        }
+        conn.set_prepared_statement_cache_capacity(128);
+        Ok(Self {
+            conn,
+            cache: Cache::default(),
+            read_only: version > SCHEMA_VERSION,
+            open: false,
+            poisoned: false,
+            max_pages: None,
+        })
+    }
+
+    /// True when the schema is newer than this library: ops are refused with [`Code::TooNew`].
+    pub fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// True after a failure in the middle of an op: nothing but [`Db::rollback`] works then, and the batch has to be
+    /// applied again without the op that failed.
+    pub fn poisoned(&self) -> bool {
+        self.poisoned
+    }
+
+    /// Open the transaction of one commit.
+    pub fn begin(&mut self) -> Result<()> {
+        self.run("BEGIN")?;
+        self.open = true;
+        self.cache.ordinal = 0;
+        self.cache.room = 0;
+        Ok(())
+    }
+
+    /// Apply one op between `begin` and `commit`. On an error the op has left no trace, except when the database is
+    /// [`Db::poisoned`] afterwards.
+    ///
+    /// All ops of a transaction have the same [`Moment`], whose number no earlier transaction had.
+    pub fn apply(&mut self, op: &Op, at: &Moment, limits: &Limits) -> Result<Outcome> {
+        if self.read_only {
+            return Err(Error::new(
+                Code::TooNew,
+                "the schema is newer than this library: it can only be read",
+            ));
+        }
+        if self.poisoned || !self.open {
+            return Err(Error::new(Code::Internal, "an op outside a transaction, or after one that failed"));
+        }
+        check(op, limits)?;
+        let done = self.limit_pages(limits.max_pages).and_then(|()| self.turn(at, limits).apply(op));
+        done.map_err(|fault| {
+            self.poisoned |= matches!(fault, Fault::Broken(_));
+            fault.into_error()
+        })
+    }
+
+    /// Write the counts and make the transaction final.
+    pub fn commit(&mut self) -> Result<()> {
+        if self.poisoned {
+            return Err(Error::new(Code::Internal, "the transaction failed: only a rollback is left"));
+        }
+        let done = self.cache.lines.flush(&self.conn).map_err(from_sqlite).and_then(|()| self.run("COMMIT"));
+        self.poisoned = done.is_err();
+        self.open &= done.is_err();
+        done
+    }
+
+    /// Undo everything since `begin`. Harmless when SQLite has done so already.
+    pub fn rollback(&mut self) -> Result<()> {
+        self.forget();
+        if !self.conn.is_autocommit() {
+            self.run("ROLLBACK")?;
+        }
+        self.open = false;
+        self.poisoned = false;
+        Ok(())
+    }
+
+    /// Answer a question from the pages as they are.
+    pub fn query(&mut self, query: &Query, at: &Moment) -> Result<Answer> {
+        let limits = Limits { max_payload: 0, max_pages: 0 };
+        self.turn(at, &limits).query(query).map_err(Fault::into_error)
+    }
+
+    /// The earliest time at which a claim on these queues could find what it cannot find before: the first scheduled
+    /// job or the first end of a lease. A time in the past means that a claim would find something now.
+    pub fn next_due_ms(&mut self, queues: &Queues) -> Result<Option<i64>> {
+        let at = Moment { now_ms: 0, commit_seq: 0 };
+        let limits = Limits { max_payload: 0, max_pages: 0 };
+        self.turn(&at, &limits).next_due(queues).map_err(Fault::into_error)
+    }
+
+    /// Drop what is remembered: the pages have changed beneath.
+    pub fn forget(&mut self) {
+        self.cache = Cache::default();
+    }
+
+    /// The connection, for what concerns the file as a whole. Changes made through it need a [`Db::forget`].
+    pub fn connection(&self) -> &Connection {
+        &self.conn
+    }
+
+    fn run(&self, sql: &str) -> Result<()> {
+        self.conn.prepare_cached(sql).and_then(|mut s| s.execute([])).map(drop).map_err(from_sqlite)
+    }
+
+    fn limit_pages(&mut self, max: u32) -> Try<()> {
+        if self.max_pages != Some(max) {
+            self.conn.pragma_update(None, "max_page_count", max)?;
+            self.max_pages = Some(max);
+        }
+        Ok(())
+    }
+
+    fn turn<'a>(&'a mut self, at: &Moment, limits: &Limits) -> Turn<'a> {
+        Turn {
+            conn: &self.conn,
+            cache: &mut self.cache,
+            now_ms: at.now_ms,
+            commit_seq: at.commit_seq,
+            limits: *limits,
+        }
+    }
+}
+
+/// What every connection to a queue file needs, whoever made the file.
+fn settings(conn: &Connection) -> rusqlite::Result<()> {
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    conn.execute_batch("PRAGMA temp_store = MEMORY; PRAGMA cache_spill = OFF; PRAGMA cell_size_check = ON;")
+}
+
+impl Turn<'_> {
+    fn apply(&mut self, op: &Op) -> Try<Outcome> {
+        match op {
+            Op::Enqueue { queue, jobs } => self.enqueue(queue, jobs).map(Outcome::Enqueued),
+            Op::Claim(claim) => self.claim(claim).map(Outcome::Claimed),
+            Op::Ack { held, result } => self.ack(held, result.as_ref()),
+            Op::Nack { held, delay_ms, error } => self.nack(held, *delay_ms, error.as_deref()),
+            Op::Release { held } => self.release(held),
+            Op::Reject { held, error } => self.reject(held, error.as_deref()),
+            Op::Extend { held, lease_ms } => self.extend(held, *lease_ms),
+            Op::Cancel { id, leased } => self.cancel(id, *leased),
+            Op::Requeue { id, run } => self.requeue(id, *run),
+            Op::Purge { queue, states } => self.purge(queue, states),
+            Op::Pause { queue } => self.pause(queue, true),
+            Op::Resume { queue } => self.pause(queue, false),
+            Op::Atomic(ops) => self.atomic(ops),
+        }
+    }
+
+    /// The only op that may find out halfway that it is refused; a savepoint costs more than most ops.
+    fn atomic(&mut self, ops: &[Op]) -> Try<Outcome> {
+        let run = |sql: &str| self.conn.prepare_cached(sql)?.execute([]).map(drop);
+        run("SAVEPOINT atomic")?;
+        let ordinal = self.cache.ordinal;
+        self.cache.lines.open_undo();
+        let mut outcomes = Vec::with_capacity(ops.len());
+        for (i, op) in ops.iter().enumerate() {
+            match self.apply(op) {
+                Ok(outcome) => outcomes.push(outcome),
+                Err(Fault::Refused(e)) => {
+                    run("ROLLBACK TO atomic")?;
+                    run("RELEASE atomic")?;
+                    self.cache.lines.close_undo(false);
+                    self.cache.ordinal = ordinal;
+                    // Texts stored since are gone, and swept dedup keys are back.
+                    self.cache.names.clear();
+                    self.cache.sweep_ms = i64::MIN;
+                    return Err(Fault::Refused(
+                        e.during(format_args!("op {i} of the atomic, {}", op.name())),
+                    ));
+                }
+                Err(broken) => return Err(broken),
+            }
+        }
+        run("RELEASE atomic")?;
+        self.cache.lines.close_undo(true);
+        Ok(Outcome::Atomic(outcomes))
+    }
+
+    /// The place in the order of enqueues for one more job of this commit.
+    fn next_seq(&mut self) -> i64 {
+        let seq = (self.commit_seq << 24) as i64 + self.cache.ordinal;
+        self.cache.ordinal += 1;
+        seq
+    }
+}

@@ -1,0 +1,105 @@
+//! Texts that many jobs share, stored once: workers, content types, back-off policies.
+//!
+//! Called by the ops that write or read jobs. The caches here may be dropped at any time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rusqlite::{OptionalExtension, params};
+
+use super::Turn;
+use super::fault::{Fault, Try};
+use crate::job::Backoff;
+
+/// Id of the empty text. The first of its width: see schema.sql.
+pub(super) const NOBODY: i64 = 65_536;
+
+/// Texts remembered; past this the cache starts over, so that a stream of new worker names cannot fill memory.
+const REMEMBERED: usize = 10_000;
+
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    ids: HashMap<Arc<str>, i64>,
+    texts: HashMap<i64, Arc<str>>,
+    policy_ids: Vec<(Backoff, i64)>,
+    policies: HashMap<i64, Backoff>,
+}
+
+impl Names {
+    fn remember(&mut self, id: i64, text: &Arc<str>) {
+        if self.texts.len() >= REMEMBERED {
+            *self = Self::default();
+        }
+        self.ids.insert(text.clone(), id);
+        self.texts.insert(id, text.clone());
+    }
+
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Turn<'_> {
+    /// The id of this text, stored now if it was not yet.
+    pub fn intern(&mut self, text: &str) -> Try<i64> {
+        if let Some(id) = self.cache.names.ids.get(text) {
+            return Ok(*id);
+        }
+        let found = self
+            .conn
+            .prepare_cached("SELECT id FROM names WHERE name = ?1")?
+            .query_row([text], |row| row.get::<_, i64>(0))
+            .optional()?;
+        let id = if let Some(id) = found {
+            id
+        } else {
+            self.conn.prepare_cached("INSERT INTO names (name) VALUES (?1)")?.insert(params![text])?
+        };
+        self.cache.names.remember(id, &Arc::from(text));
+        Ok(id)
+    }
+
+    /// The text with this id.
+    pub fn text(&mut self, id: i64) -> Try<Arc<str>> {
+        if let Some(text) = self.cache.names.texts.get(&id) {
+            return Ok(text.clone());
+        }
+        let text: Option<String> = self
+            .conn
+            .prepare_cached("SELECT name FROM names WHERE id = ?1")?
+            .query_row([id], |row| row.get(0))
+            .optional()?;
+        let text = Arc::from(text.ok_or_else(|| Fault::corrupt(format!("there is no name {id}")))?);
+        self.cache.names.remember(id, &text);
+        Ok(text)
+    }
+
+    /// The id of this policy, stored now if it was not yet.
+    pub fn intern_policy(&mut self, policy: Backoff) -> Try<i64> {
+        if let Some((_, id)) = self.cache.names.policy_ids.iter().find(|(p, _)| *p == policy) {
+            return Ok(*id);
+        }
+        let text = serde_json::to_string(&policy).map_err(|e| Fault::corrupt(e.to_string()))?;
+        let id = self.intern(&text)?;
+        // A list, since a file has a handful of policies; one with thousands falls back to the text cache.
+        if self.cache.names.policy_ids.len() < 16 {
+            self.cache.names.policy_ids.push((policy, id));
+        }
+        Ok(id)
+    }
+
+    /// The policy with this id.
+    pub fn policy(&mut self, id: i64) -> Try<Backoff> {
+        if let Some(policy) = self.cache.names.policies.get(&id) {
+            return Ok(*policy);
+        }
+        let text = self.text(id)?;
+        let policy = serde_json::from_str(&text)
+            .map_err(|_| Fault::corrupt(format!("name {id} is not a back-off policy")))?;
+        if self.cache.names.policies.len() >= REMEMBERED {
+            self.cache.names.policies.clear();
+        }
+        self.cache.names.policies.insert(id, policy);
+        Ok(policy)
+    }
+}

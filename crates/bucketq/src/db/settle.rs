@@ -1,0 +1,152 @@
+//! What the holder of a lease does with its job: ack, nack, release, reject, extend.
+//!
+//! Each needs the current token and the job leased; a lease that has run out still counts while nobody claimed the job
+//! again (P27). A repeated op of the same holder gets the same answer as long as the job is where the op left it; that
+//! is certain for ack and reject, and for the others until the job is claimed again.
+
+use rusqlite::params;
+use twox_hash::XxHash3_128;
+
+use super::Turn;
+use super::fault::Try;
+use super::row::{Slot, attempt};
+use crate::config::MAX_ERROR_TEXT;
+use crate::error::{Code, Error};
+use crate::job::{JobId, Payload, State};
+use crate::op::{Held, Outcome};
+
+impl Turn<'_> {
+    pub fn ack(&mut self, held: &Held, result: Option<&Payload>) -> Try<Outcome> {
+        let slot = self.proven(held)?;
+        if slot.state == State::Done {
+            return Ok(Outcome::Acked);
+        }
+        leased(&slot, held)?;
+        if let Some(result) = result {
+            let content_type = self.intern(&result.content_type)?;
+            self.conn
+                .prepare_cached("INSERT INTO results (seq, content_type, bytes) VALUES (?1, ?2, ?3)")?
+                .execute(params![slot.seq, content_type, &result.bytes[..]])?;
+        }
+        self.finish(&slot, State::Done)?;
+        Ok(Outcome::Acked)
+    }
+
+    pub fn nack(&mut self, held: &Held, delay_ms: Option<i64>, error: Option<&str>) -> Try<Outcome> {
+        let slot = self.proven(held)?;
+        if matches!(slot.state, State::Ready | State::Scheduled | State::Dead) {
+            return Ok(Outcome::Nacked { state: slot.state, run_at_ms: slot.run_at_ms });
+        }
+        leased(&slot, held)?;
+        let attempt = attempt(slot.tries)?;
+        self.keep_error(slot.seq, error)?;
+        if i64::from(attempt) >= slot.max_attempts {
+            self.finish(&slot, State::Dead)?;
+            return Ok(Outcome::Nacked { state: State::Dead, run_at_ms: slot.run_at_ms });
+        }
+        let delay_ms = match delay_ms {
+            Some(ms) => ms,
+            None => self.policy(slot.backoff)?.delay_ms(attempt, draw(&held.id, slot.run, attempt)),
+        };
+        let run_at_ms = self.now_ms.saturating_add(delay_ms);
+        let state = self.put_back(&slot, slot.tries, run_at_ms)?;
+        Ok(Outcome::Nacked { state, run_at_ms })
+    }
+
+    pub fn release(&mut self, held: &Held) -> Try<Outcome> {
+        let slot = self.proven(held)?;
+        if slot.state != State::Ready {
+            leased(&slot, held)?;
+            self.put_back(&slot, slot.tries - 1, self.now_ms)?;
+        }
+        Ok(Outcome::Released)
+    }
+
+    pub fn reject(&mut self, held: &Held, error: Option<&str>) -> Try<Outcome> {
+        let slot = self.proven(held)?;
+        if slot.state != State::Dead {
+            leased(&slot, held)?;
+            self.keep_error(slot.seq, error)?;
+            self.finish(&slot, State::Dead)?;
+        }
+        Ok(Outcome::Rejected)
+    }
+
+    pub fn extend(&mut self, held: &Held, lease_ms: i64) -> Try<Outcome> {
+        let slot = self.proven(held)?;
+        leased(&slot, held)?;
+        let expires_ms = self.now_ms.saturating_add(lease_ms);
+        self.conn
+            .prepare_cached("UPDATE jobs SET ends_ms = ?2 WHERE seq = ?1")?
+            .execute([slot.seq, expires_ms])?;
+        let marks = self.marks(slot.line);
+        marks.expiry_ms = marks.expiry_ms.min(expires_ms);
+        Ok(Outcome::Extended { expires_ms })
+    }
+
+    /// The job, if this is the newest proof of holding it.
+    fn proven(&mut self, held: &Held) -> Try<Slot> {
+        let slot = self.slot(&held.id)?;
+        if slot.token == held.token.0 { Ok(slot) } else { Err(lost(held).into()) }
+    }
+
+    /// The job is finished in this state, and what follows from that.
+    pub fn finish(&mut self, slot: &Slot, state: State) -> Try<()> {
+        self.conn.prepare_cached("UPDATE jobs SET state = ?2, ends_ms = ?3 WHERE seq = ?1")?.execute([
+            slot.seq,
+            state as i64,
+            self.now_ms,
+        ])?;
+        self.marks(slot.line).shift(slot.state, state, 1);
+        if !slot.held {
+            self.advance(slot.line, slot.group.as_deref())?;
+        }
+        self.retain(slot.line)
+    }
+
+    /// The leased job waits for its next claim. It keeps its token, by which a repeated op is known.
+    fn put_back(&mut self, slot: &Slot, tries: i64, run_at_ms: i64) -> Try<State> {
+        let state = if run_at_ms > self.now_ms { State::Scheduled } else { State::Ready };
+        self.conn
+            .prepare_cached("UPDATE jobs SET state = ?2, tries = ?3, run_at_ms = ?4 WHERE seq = ?1")?
+            .execute([slot.seq, state as i64, tries, run_at_ms])?;
+        let marks = self.marks(slot.line);
+        marks.shift(State::Leased, state, 1);
+        if state == State::Ready {
+            marks.offer((slot.priority, slot.seq));
+        } else {
+            marks.due_ms = marks.due_ms.min(run_at_ms);
+        }
+        Ok(state)
+    }
+
+    /// Keep what a failure said, cut to size; one that said nothing leaves what an earlier one said.
+    pub fn keep_error(&mut self, seq: i64, text: Option<&str>) -> Try<()> {
+        if let Some(text) = text {
+            self.conn
+                .prepare_cached("INSERT OR REPLACE INTO errors (seq, text) VALUES (?1, ?2)")?
+                .execute(params![seq, &text[..text.floor_char_boundary(MAX_ERROR_TEXT)]])?;
+        }
+        Ok(())
+    }
+}
+
+fn leased(slot: &Slot, held: &Held) -> Try<()> {
+    if slot.state == State::Leased { Ok(()) } else { Err(lost(held).into()) }
+}
+
+fn lost(held: &Held) -> Error {
+    Error::new(
+        Code::LeaseLost,
+        format!("the lease of job {} is lost: claimed again, finished or taken away", held.id),
+    )
+}
+
+/// A number that looks random and is the same whenever the commit is built again.
+fn draw(id: &JobId, run: u32, attempt: u32) -> u64 {
+    let mut seed = [0; 24];
+    seed[..16].copy_from_slice(id.as_bytes());
+    seed[16..20].copy_from_slice(&run.to_le_bytes());
+    seed[20..].copy_from_slice(&attempt.to_le_bytes());
+    XxHash3_128::oneshot(&seed) as u64
+}
