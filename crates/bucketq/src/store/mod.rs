@@ -11,6 +11,12 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 
+pub mod memory;
+pub mod url;
+
+pub use memory::Memory;
+pub use url::{Place, StoreUrl, open_store};
+
 /// What a store calls one state of one object. Opaque: an ETag, a generation, a counter.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Version(Arc<str>);
