@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::Store;
+use super::file::FileStore;
 use super::memory::Memory;
 use crate::config::Options;
 use crate::env::Env;
@@ -212,12 +213,39 @@ fn directory(path: &str) -> Result<StoreUrl> {
     Ok(StoreUrl { place: Place::Directory(dir), name })
 }
 
-/// The store a URL stands for, reachable or not: S3 is first spoken to by the first request. A directory is made
-/// when only its last part is missing.
+/// The store a URL stands for. S3 is first spoken to by the first request; a directory is made when only its last
+/// part is missing.
 pub async fn open_store(url: &StoreUrl, options: &Options, env: &Env) -> Result<Arc<dyn Store>> {
-    let _ = (options, env);
+    // One was asked for, so one is there.
+    open_separately(url, options, env, 1).await.map(|mut stores| stores.swap_remove(0))
+}
+
+/// The same store `connections` times, each over connections of its own where a store has any: for the probe.
+pub async fn open_separately(
+    url: &StoreUrl,
+    options: &Options,
+    env: &Env,
+    connections: usize,
+) -> Result<Vec<Arc<dyn Store>>> {
+    let connections = connections.max(1);
     match url.place() {
-        Place::Memory => Ok(Arc::new(Memory::named(url.name()))),
-        Place::Directory(_) | Place::S3 { .. } => Err(Error::new(Code::Url, "this store is not there yet")),
+        Place::Memory => Ok(repeat(Memory::named(url.name()), connections)),
+        Place::Directory(dir) => Ok(repeat(FileStore::open(dir, env)?, connections)),
+        #[cfg(feature = "s3")]
+        Place::S3 { bucket, prefix } => {
+            let first = super::s3::S3Store::open(bucket, prefix, &options.s3).await?;
+            let others =
+                (1..connections).map(|_| Arc::new(first.fork()) as Arc<dyn Store>).collect::<Vec<_>>();
+            Ok(std::iter::once(Arc::new(first) as Arc<dyn Store>).chain(others).collect())
+        }
+        #[cfg(not(feature = "s3"))]
+        Place::S3 { .. } => {
+            let _ = options;
+            Err(Error::new(Code::Url, "this build has no S3 store: enable the feature `s3`"))
+        }
     }
+}
+
+fn repeat(store: impl Store + 'static, times: usize) -> Vec<Arc<dyn Store>> {
+    vec![Arc::new(store); times]
 }
