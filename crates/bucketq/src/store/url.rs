@@ -247,5 +247,6 @@ pub async fn open_separately(
 }
 
 fn repeat(store: impl Store + 'static, times: usize) -> Vec<Arc<dyn Store>> {
-    vec![Arc::new(store); times]
+    let store: Arc<dyn Store> = Arc::new(store);
+    vec![store; times]
 }

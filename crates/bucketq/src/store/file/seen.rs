@@ -38,7 +38,8 @@ impl Stamp {
     #[cfg(unix)]
     fn of(meta: &Metadata) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;
-        Some(Self {
+        // No file has inode 0: a file system that says so has none to tell apart by.
+        (meta.ino() != 0).then(|| Self {
             device: meta.dev(),
             inode: meta.ino(),
             length: meta.len(),

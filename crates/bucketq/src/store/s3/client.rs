@@ -44,7 +44,7 @@ pub(super) async fn configure(options: &S3Options) -> Result<(Config, String)> {
     let retries = RetryConfig::standard().with_max_attempts(ATTEMPTS).with_initial_backoff(FIRST_BACKOFF);
     // A fixed version: an update of the SDK must not change how requests are repeated or signed.
     let mut loader = aws_config::defaults(BehaviorVersion::v2026_01_12())
-        .region(region(options).await)
+        .region(region(options))
         .timeout_config(timeouts)
         .retry_config(retries)
         // Bodies have time limits of their own, which count bytes and not pauses.
@@ -81,7 +81,7 @@ pub(super) async fn configure(options: &S3Options) -> Result<(Config, String)> {
 }
 
 /// The option, the environment, the profile, and on AWS's own machines what they say about themselves.
-async fn region(options: &S3Options) -> RegionProviderChain {
+fn region(options: &S3Options) -> RegionProviderChain {
     let given = RegionProviderChain::first_try(options.region.clone().map(Region::new));
     let known = if options.endpoint.is_some() {
         // Another server's region is a mere word: asking the machine for it would cost seconds where there is none.
