@@ -11,6 +11,20 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 
+pub mod file;
+pub mod memory;
+pub mod probe;
+#[cfg(feature = "s3")]
+pub mod s3;
+pub mod url;
+
+pub use file::FileStore;
+pub use memory::Memory;
+pub use probe::{ProbeReport, probe};
+#[cfg(feature = "s3")]
+pub use s3::S3Store;
+pub use url::{Place, StoreUrl, open_separately, open_store};
+
 /// What a store calls one state of one object. Opaque: an ETag, a generation, a counter.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Version(Arc<str>);
