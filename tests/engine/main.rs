@@ -1,1 +1,3 @@
 //! The public handles on memory and file: what users rely on.
+
+mod basics;

@@ -23,6 +23,7 @@ pub mod broken;
 mod catchup;
 mod commit;
 pub mod config;
+#[doc(hidden)]
 pub mod db;
 mod door;
 pub mod env;

@@ -49,6 +49,11 @@ pub enum Place {
 }
 
 impl StoreUrl {
+    /// Refuse what cannot name a queue file.
+    pub fn check_name(name: &str) -> Result<()> {
+        checked_name(name, name).map(|_| ())
+    }
+
     /// Understand a URL or path; anything doubtful is Invalid, with what is wrong and what is right.
     pub fn parse(text: &str) -> Result<Self> {
         if text.is_empty() {

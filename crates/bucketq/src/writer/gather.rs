@@ -27,7 +27,8 @@ impl Writer {
         let mut work = Work { slots: std::mem::take(&mut self.carry), ..Work::default() };
         self.take_waiting(&mut work);
         while work.is_empty() {
-            match self.next_event(self.timer()).await {
+            let timer = self.timer();
+            match self.next_event(timer).await {
                 Event::Mail(mail) => self.put(&mut work, mail),
                 Event::Closed => return None,
                 Event::Time => work.poll = true,

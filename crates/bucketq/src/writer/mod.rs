@@ -121,7 +121,9 @@ impl Writer {
 
     /// Undo what was committed locally and not stored.
     fn undo(&mut self, changes: Changes) {
-        self.chain.pages.with(|p| p.undo(changes));
+        if let Err(error) = self.chain.pages.with(|p| p.undo(changes)) {
+            self.halt(error);
+        }
         self.pages_changed_beneath();
     }
 
@@ -147,7 +149,11 @@ impl Writer {
     }
 
     fn draw_commit_id(&mut self) -> [u8; 16] {
-        let id = if crate::broken::is(&self.options, crate::broken::Broken::SameCommitId) { [7; 16] } else { self.env.bytes() };
+        let id = if crate::broken::is(&self.options, crate::broken::Broken::SameCommitId) {
+            [7; 16]
+        } else {
+            self.env.bytes()
+        };
         self.drawn.push_back(id);
         if self.drawn.len() > 64 {
             self.drawn.pop_front();
