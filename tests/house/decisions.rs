@@ -13,7 +13,8 @@ fn check(decisions: &[(String, String)]) -> Vec<String> {
         if number.len() != 4 || !number.chars().all(|c| c.is_ascii_digit()) {
             findings.push(format!("{file}: a decision is called NNNN-title.md"));
         }
-        if !text.starts_with(&format!("# {number} ")) {
+        let heading = format!("# {number}");
+        if !text.strip_prefix(&heading).is_some_and(|rest| rest.starts_with([' ', ':', '.'])) {
             findings.push(format!("{file}: its first line is `# {number} Title`"));
         }
         if text.lines().count() >= MAX_LINES {
@@ -47,5 +48,5 @@ fn a_decision_that_breaks_a_rule_is_named() {
     );
     assert_eq!(check(&[one("0001-a.md", format!("# 0001 A\n{}", "x\n".repeat(MAX_LINES)))]).len(), 1);
     assert_eq!(check(&[one("0001-a.md", "# A\n".into())]).len(), 1);
-    assert_eq!(check(&[one("title.md", "# title A\n".into())]).len(), 1);
+    assert_eq!(check(&[one("title.md", "# title.md A\n".into())]).len(), 1);
 }
