@@ -7,6 +7,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
+# No -p where it can be helped: cargo then builds each dependency once, for the workspace as a whole.
 CARGO ?= cargo
 SEEDS ?= 1000
 VENV := .venv
@@ -22,10 +23,10 @@ test: prereqs $(VENV)/.ready gofakes3  ## Run every test of the project; sets up
 
 test-servers: prereqs  ## Run the tests against real S3 servers behind a faulty network; says which server is missing
 	@.ci/tools all || true
-	$(CARGO) test --locked -p bucketq-tests --test servers --no-fail-fast
+	$(CARGO) test --locked --test servers --no-fail-fast
 
 sim: prereqs  ## Run the simulation over SEEDS seeds (default 1000); JSON on the last line
-	$(CARGO) run --locked --quiet -p bucketq-sim --bin sim -- --seeds $(SEEDS)
+	$(CARGO) run --locked --bin sim -- --seeds $(SEEDS)
 
 bench-engine: prereqs  ## Measure the engine, optimised build; JSON on the last line, see benches/README.md
 	$(CARGO) run --locked --release -p bucketq-benches --bin engine

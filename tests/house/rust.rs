@@ -89,7 +89,7 @@ fn is_name(token: &str) -> bool {
 }
 
 /// Every path written in these tokens, groups spelt out: `use a::{b, c::d}` gives `a::b` and `a::c::d`.
-/// `as` names are left out. A lone identifier counts only behind `use`.
+/// `a as b` gives `a::as`. A lone identifier counts only behind `use`.
 pub fn paths(tokens: &[Token]) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let mut i = 0;
@@ -128,7 +128,10 @@ fn tree(tokens: &[Token], mut i: usize, prefix: &[String], found: &mut Vec<Vec<S
                 }
                 return i + 1;
             }
-            "as" => i += 1,
+            "as" => {
+                path.push("as".to_owned());
+                i += 1;
+            }
             "*" => path.push("*".to_owned()),
             name if is_name(name) => path.push(name.to_owned()),
             _ => {
@@ -161,5 +164,5 @@ fn paths_spell_out_groups_and_find_uses_in_the_text() {
     let found =
         paths(&tokens("use a::{self, b, c::{d as e, f}, g::*}; use tokio; fn x() { h::i::<T>(j.k::<U>()) }"));
     let found: Vec<String> = found.iter().map(|p| p.join("::")).collect();
-    assert_eq!(found, ["a::self", "a::b", "a::c::d", "a::c::f", "a::g::*", "tokio", "h::i"]);
+    assert_eq!(found, ["a::self", "a::b", "a::c::d::as", "a::c::f", "a::g::*", "tokio", "h::i"]);
 }

@@ -14,8 +14,11 @@ pub const CODEC_ZSTD: u8 = 1;
 
 /// The bytes of a base, zstd level 1.
 pub fn encode(image: &Image) -> Result<Vec<u8>> {
-    let internal = |e: std::io::Error| Error::new(crate::error::Code::Internal, "a base could not be compressed").because(e);
-    let mut encoder = zstd::Encoder::new(Vec::with_capacity(image.bytes() as usize / 4), 1).map_err(internal)?;
+    let internal = |e: std::io::Error| {
+        Error::new(crate::error::Code::Internal, "a base could not be compressed").because(e)
+    };
+    let mut encoder =
+        zstd::Encoder::new(Vec::with_capacity(image.bytes() as usize / 4), 1).map_err(internal)?;
     encoder.set_pledged_src_size(Some(image.bytes())).map_err(internal)?;
     encoder.include_contentsize(true).map_err(internal)?;
     image.write_to(&mut encoder).map_err(internal)?;

@@ -46,7 +46,9 @@ impl Source {
         match self.store.get(key, None).await? {
             Got::Object { bytes, .. } => Ok(bytes),
             Got::Absent { .. } => Err(Trouble::Missing(key.to_owned())),
-            Got::Unchanged { .. } => Err(corrupt(key, "the store calls it unchanged though nothing was known").into()),
+            Got::Unchanged { .. } => {
+                Err(corrupt(key, "the store calls it unchanged though nothing was known").into())
+            }
         }
     }
 
@@ -72,8 +74,12 @@ impl Source {
         }
         out.extend(head.tail.iter().cloned());
         out.retain(|r| r.seq >= from);
-        if out.windows(2).any(|w| w[1].prev_commit_id != w[0].commit_id) || out.last().is_none_or(|r| r.commit_id != head.commit_id) {
-            return Err(corrupt(&keys::head(&self.name), "its segments and its tail are not one chain").into());
+        if out.windows(2).any(|w| w[1].prev_commit_id != w[0].commit_id)
+            || out.last().is_none_or(|r| r.commit_id != head.commit_id)
+        {
+            return Err(
+                corrupt(&keys::head(&self.name), "its segments and its tail are not one chain").into()
+            );
         }
         Ok(Some(out))
     }
@@ -87,7 +93,9 @@ impl Source {
             base::decode(&key, &self.object(&key).await?, &head.base, self.max_pages)?
         };
         let Some(records) = self.records(head, head.base.seq + 1).await? else {
-            return Err(corrupt(&keys::head(&self.name), "it does not hold every commit after its base").into());
+            return Err(
+                corrupt(&keys::head(&self.name), "it does not hold every commit after its base").into()
+            );
         };
         for r in &records {
             pages.apply(&r.delta(self.max_pages)?)?;

@@ -37,7 +37,14 @@ pub struct Fresh {
 }
 
 /// The record of a commit with these changes.
-pub fn record(known: &Head, a: &Attempt, changes: &Changes, after: (u32, Checksum), ops: u32, zstd: &mut zstd::bulk::Compressor<'_>) -> Record {
+pub fn record(
+    known: &Head,
+    a: &Attempt,
+    changes: &Changes,
+    after: (u32, Checksum),
+    ops: u32,
+    zstd: &mut zstd::bulk::Compressor<'_>,
+) -> Record {
     let raw = changes.delta().encode();
     let packed = zstd.compress(&raw).ok().filter(|p| p.len() < raw.len());
     let (codec, raw_len) = (if packed.is_some() { CODEC_ZSTD } else { CODEC_NONE }, raw.len() as u32);
@@ -72,7 +79,10 @@ pub fn segment_fits(known: &Head, fresh: &SegmentRef, newest: u64, options: &Opt
     if broken::is(options, Broken::MergeUnaligned) {
         return true;
     }
-    let whole = known.segments.iter().all(|s| s.to < fresh.from || s.from > fresh.to || (s.from >= fresh.from && s.to <= fresh.to));
+    let whole = known
+        .segments
+        .iter()
+        .all(|s| s.to < fresh.from || s.from > fresh.to || (s.from >= fresh.from && s.to <= fresh.to));
     let starts = known.segments.iter().any(|s| s.from == fresh.from)
         || known.tail.first().map_or(known.commit_seq + 1, |r| r.seq) == fresh.from;
     // The record after the segment stays inline, so its last commit must be inline today, or the commit being built.
@@ -114,7 +124,13 @@ pub fn next(known: &Head, a: &Attempt, record: &Record, fresh: Fresh, options: &
 
 fn adopt_segment(head: &mut Head, fresh: SegmentRef, at: u64) {
     let dropped = head.segments.iter().filter(|s| s.from >= fresh.from && s.to <= fresh.to);
-    head.retired.extend(dropped.map(|s| Retired { kind: SEGMENT, from: s.from, seq: s.to, rand: s.rand, at }));
+    head.retired.extend(dropped.map(|s| Retired {
+        kind: SEGMENT,
+        from: s.from,
+        seq: s.to,
+        rand: s.rand,
+        at,
+    }));
     head.segments.retain(|s| s.to < fresh.from || s.from > fresh.to);
     head.tail.retain(|r| r.seq > fresh.to);
     head.segments.push(fresh);
@@ -126,7 +142,13 @@ fn adopt_base(head: &mut Head, fresh: BaseRef, at: u64) {
         head.retired.push(Retired { kind: BASE, from: 0, seq: head.base.seq, rand: head.base.rand, at });
     }
     let dropped = head.segments.iter().filter(|s| s.to <= fresh.seq);
-    head.retired.extend(dropped.map(|s| Retired { kind: SEGMENT, from: s.from, seq: s.to, rand: s.rand, at }));
+    head.retired.extend(dropped.map(|s| Retired {
+        kind: SEGMENT,
+        from: s.from,
+        seq: s.to,
+        rand: s.rand,
+        at,
+    }));
     head.segments.retain(|s| s.to > fresh.seq);
     head.base = fresh;
 }
@@ -137,7 +159,12 @@ fn remember(head: &mut Head, a: &Attempt, seq: u64, options: &Options) {
     head.writers.push(WriterEntry { id: a.writer, attempt: a.number, commit_id: a.commit_id, seq });
     let cap = if broken::is(options, Broken::PruneWithoutForgotten) { 1 } else { MAX_WRITERS };
     while head.writers.len() > cap {
-        let Some(oldest) = (0..head.writers.len()).filter(|&i| head.writers[i].id != a.writer).min_by_key(|&i| head.writers[i].seq) else { break };
+        let Some(oldest) = (0..head.writers.len())
+            .filter(|&i| head.writers[i].id != a.writer)
+            .min_by_key(|&i| head.writers[i].seq)
+        else {
+            break;
+        };
         let gone = head.writers.remove(oldest);
         if !broken::is(options, Broken::PruneWithoutForgotten) {
             head.forgotten_seq = head.forgotten_seq.max(gone.seq);

@@ -100,7 +100,13 @@ impl Slot {
     }
 
     pub fn release(held: Held, now: Instant) -> Self {
-        Self { work: Work::Op(Op::Release { held }), wait: Wait::No, arrived: now, stage: Arc::default(), reply: None }
+        Self {
+            work: Work::Op(Op::Release { held }),
+            wait: Wait::No,
+            arrived: now,
+            stage: Arc::default(),
+            reply: None,
+        }
     }
 }
 
@@ -134,7 +140,12 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub fn new(counters: Arc<Counters>) -> Self {
-        Self { counters, waiting: AtomicUsize::new(0), trouble: Mutex::new(None), dead: AtomicBool::new(false) }
+        Self {
+            counters,
+            waiting: AtomicUsize::new(0),
+            trouble: Mutex::new(None),
+            dead: AtomicBool::new(false),
+        }
     }
 
     pub fn is_dead(&self) -> bool {
@@ -220,7 +231,10 @@ impl Door {
             let code = trouble.as_ref().map(Error::code).filter(surely_not).unwrap_or(Code::Timeout);
             Error::new(code, format!("not applied within {seconds} s{because}"))
         } else {
-            Error::new(Code::OutcomeUnknown, format!("no final answer within {seconds} s: it may have been applied{because}"))
+            Error::new(
+                Code::OutcomeUnknown,
+                format!("no final answer within {seconds} s: it may have been applied{because}"),
+            )
         };
         match trouble {
             Some(cause) => error.because(cause),
@@ -268,7 +282,10 @@ impl<'a> Place<'a> {
         let most = door.options.mailbox;
         if door.shared.waiting.fetch_add(1, SeqCst) >= most {
             door.shared.waiting.fetch_sub(1, SeqCst);
-            return Err(Error::new(Code::MailboxFull, format!("{most} operations wait already for this queue file in this process")));
+            return Err(Error::new(
+                Code::MailboxFull,
+                format!("{most} operations wait already for this queue file in this process"),
+            ));
         }
         Ok(Self(door))
     }

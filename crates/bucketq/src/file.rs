@@ -68,7 +68,11 @@ impl QueueFile {
     }
 
     fn new(door: Arc<Door>) -> Self {
-        let inner = Inner { door: RwLock::new(Some(door)), closing: watch::Sender::new(false), pid: std::process::id() };
+        let inner = Inner {
+            door: RwLock::new(Some(door)),
+            closing: watch::Sender::new(false),
+            pid: std::process::id(),
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -145,7 +149,10 @@ impl QueueFile {
         let done = door.call(Work::Op(op), Wait::No).await?;
         let deadline = deadline(&door, done.began, lease);
         if door.env.monotonic() >= deadline {
-            return Err(Error::new(Code::LeaseLost, "the lease was extended, but the answer came after it had run out"));
+            return Err(Error::new(
+                Code::LeaseLost,
+                "the lease was extended, but the answer came after it had run out",
+            ));
         }
         Ok(deadline)
     }
@@ -239,7 +246,10 @@ impl QueueFile {
 
     pub(crate) fn door(&self) -> Result<Arc<Door>> {
         if self.inner.pid != std::process::id() {
-            return Err(Error::new(Code::Closed, "this handle was opened before a fork: open the queue file again in the child"));
+            return Err(Error::new(
+                Code::Closed,
+                "this handle was opened before a fork: open the queue file again in the child",
+            ));
         }
         let door = self.inner.door.read().unwrap_or_else(PoisonError::into_inner);
         door.clone().ok_or_else(|| Error::new(Code::Closed, "this handle was closed"))
@@ -257,7 +267,9 @@ impl QueueFile {
         };
         let least = 2 * i64::from(door.info.max_skew_ms);
         if lease_ms <= least {
-            return Err(Error::invalid(format!("a lease of {lease_ms} ms is too short: it must be longer than {least} ms, twice the clock difference this queue file is made for")));
+            return Err(Error::invalid(format!(
+                "a lease of {lease_ms} ms is too short: it must be longer than {least} ms, twice the clock difference this queue file is made for"
+            )));
         }
         Ok(())
     }
@@ -283,7 +295,11 @@ impl QueueFile {
             self.check(&door, &op)?;
             let done = self.call_until_closed(&door, op, wait).await?;
             let Outcome::Claimed(jobs) = done.outcome else { return Err(unexpected(&done.outcome)) };
-            let began = if broken::is(&door.options, Broken::LeaseFromAnswer) { door.env.monotonic() } else { done.began };
+            let began = if broken::is(&door.options, Broken::LeaseFromAnswer) {
+                door.env.monotonic()
+            } else {
+                done.began
+            };
             let deadline = deadline(&door, began, request.lease);
             if jobs.is_empty() || door.env.monotonic() < deadline {
                 return Ok(jobs.into_iter().map(|c| taken(c, deadline)).collect());

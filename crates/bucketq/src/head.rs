@@ -131,7 +131,8 @@ pub struct Head {
 impl Head {
     /// The bytes of this HEAD.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer(Vec::with_capacity(1024 + self.tail.iter().map(Record::encoded_len).sum::<usize>()));
+        let mut w =
+            Writer(Vec::with_capacity(1024 + self.tail.iter().map(Record::encoded_len).sum::<usize>()));
         w.raw(MAGIC);
         w.u16(self.format);
         w.u16(self.min_reader);
@@ -191,7 +192,10 @@ impl Head {
     /// Read and verify a HEAD; `what` names it in errors. Foreign, newer and damaged ones are told apart.
     pub fn decode(what: &str, bytes: &[u8]) -> Result<Self> {
         if bytes.len() < 24 || &bytes[..8] != MAGIC {
-            return Err(Error::new(Code::Foreign, format!("{what} is not the HEAD of a queue file: its first bytes are not {MAGIC:?}")));
+            return Err(Error::new(
+                Code::Foreign,
+                format!("{what} is not the HEAD of a queue file: its first bytes are not {MAGIC:?}"),
+            ));
         }
         // The fields that say whether the rest can be understood stand first and never move.
         let mut r = Reader::new(what, bytes);
@@ -204,7 +208,9 @@ impl Head {
         if min_reader > FORMAT || reader_features & !KNOWN_FEATURES != 0 {
             return Err(Error::new(
                 Code::TooNew,
-                format!("{what} has format {format} and needs a reader of format {min_reader} with features {reader_features:#x}; this version reads format {FORMAT} with features {KNOWN_FEATURES:#x}: upgrade bucketq"),
+                format!(
+                    "{what} has format {format} and needs a reader of format {min_reader} with features {reader_features:#x}; this version reads format {FORMAT} with features {KNOWN_FEATURES:#x}: upgrade bucketq"
+                ),
             ));
         }
         let mut r = Reader::sealed(what, bytes)?;
@@ -253,7 +259,8 @@ impl Head {
             retired: vec![],
             tail: vec![],
         };
-        let counts = [r.u32("segment count")?, r.u32("writer count")?, r.u32("retired count")?, r.u32("tail count")?];
+        let counts =
+            [r.u32("segment count")?, r.u32("writer count")?, r.u32("retired count")?, r.u32("tail count")?];
         for _ in 0..counts[0] {
             head.segments.push(SegmentRef {
                 from: r.u64("segment")?,
@@ -292,7 +299,10 @@ impl Head {
     /// The parts agree with each other: every commit after the base is there, once, in a chain.
     fn verify(&self, what: &str) -> Result<()> {
         let bad = |check: &str| Err(crate::wire::corrupt(what, check));
-        if self.segments.len() > MAX_SEGMENTS || self.writers.len() > MAX_WRITERS + 1 || self.retired.len() > MAX_RETIRED {
+        if self.segments.len() > MAX_SEGMENTS
+            || self.writers.len() > MAX_WRITERS + 1
+            || self.retired.len() > MAX_RETIRED
+        {
             return bad("it lists more segments, writers or retired keys than the format allows");
         }
         if self.commit_seq == 0 || self.base.seq > self.commit_seq || self.base.codec > 1 {
@@ -314,7 +324,9 @@ impl Head {
             id = Some(r.commit_id);
         }
         let first = self.segments.first().map_or_else(|| self.tail.first().map(|r| r.seq), |s| Some(s.from));
-        if next.is_some_and(|n| n != self.commit_seq.wrapping_add(1)) || first.map_or(self.base.seq < self.commit_seq, |f| f > self.base.seq + 1) {
+        if next.is_some_and(|n| n != self.commit_seq.wrapping_add(1))
+            || first.map_or(self.base.seq < self.commit_seq, |f| f > self.base.seq + 1)
+        {
             return bad("it does not hold every commit after its base");
         }
         if let Some(last) = self.tail.last()
@@ -333,7 +345,10 @@ impl Head {
         if self.min_writer > FORMAT || self.writer_features & !KNOWN_FEATURES != 0 {
             return Err(Error::new(
                 Code::TooNew,
-                format!("{what} needs a writer of format {} with features {:#x}; this version writes format {FORMAT}: upgrade bucketq, or only read", self.min_writer, self.writer_features),
+                format!(
+                    "{what} needs a writer of format {} with features {:#x}; this version writes format {FORMAT}: upgrade bucketq, or only read",
+                    self.min_writer, self.writer_features
+                ),
             ));
         }
         Ok(())
@@ -370,6 +385,7 @@ impl Head {
 
     /// Bytes of the log since the base: what a base would save a reader.
     pub fn log_len(&self) -> u64 {
-        self.segments.iter().map(|s| s.len).sum::<u64>() + self.tail.iter().map(|r| r.encoded_len() as u64).sum::<u64>()
+        self.segments.iter().map(|s| s.len).sum::<u64>()
+            + self.tail.iter().map(|r| r.encoded_len() as u64).sum::<u64>()
     }
 }

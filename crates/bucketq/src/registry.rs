@@ -33,21 +33,30 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<Door>> {
     let mut open = entry.lock().await;
     if let Some(door) = open.upgrade().filter(|d| !d.tx.is_closed() && !d.shared.is_dead()) {
         if *door.options != options {
-            return Err(Error::new(Code::OptionsDiffer, format!("{} is open in this process already, with other options", url.name())));
+            return Err(Error::new(
+                Code::OptionsDiffer,
+                format!("{} is open in this process already, with other options", url.name()),
+            ));
         }
         return Ok(door);
     }
     let env = Env::default();
     let name = url.name().to_owned();
     let (for_stores, env_for_stores) = (options.clone(), env.clone());
-    let stores: Stores = Box::pin(async move { open_separately(&url, &for_stores, &env_for_stores, PROBE_CONNECTIONS).await });
+    let stores: Stores =
+        Box::pin(async move { open_separately(&url, &for_stores, &env_for_stores, PROBE_CONNECTIONS).await });
     let door = host(stores, name, options, env).await?;
     *open = Arc::downgrade(&door);
     Ok(door)
 }
 
 /// The door to a queue file in this store; never shared.
-pub(crate) async fn open_with(store: Arc<dyn Store>, name: &str, options: Options, env: Env) -> Result<Arc<Door>> {
+pub(crate) async fn open_with(
+    store: Arc<dyn Store>,
+    name: &str,
+    options: Options,
+    env: Env,
+) -> Result<Arc<Door>> {
     options.check()?;
     StoreUrl::check_name(name)?;
     host(Box::pin(async move { Ok(vec![store]) }), name.to_owned(), options, env).await
@@ -74,7 +83,8 @@ async fn host(stores: Stores, name: String, options: Options, env: Env) -> Resul
     let life = async move {
         let opening = async {
             let stores = stores.await?;
-            Writer::open(Opening { stores, name, options: for_options, env: for_env, rx, shared: for_shared }).await
+            Writer::open(Opening { stores, name, options: for_options, env: for_env, rx, shared: for_shared })
+                .await
         };
         match opening.await {
             Ok(writer) => {
@@ -99,6 +109,8 @@ async fn host(stores: Stores, name: String, options: Options, env: Env) -> Resul
     } else {
         tokio::spawn(life);
     }
-    let info = opened_rx.await.unwrap_or_else(|_| Err(Error::new(Code::Internal, "the writer ended while it was opened")))?;
+    let info = opened_rx
+        .await
+        .unwrap_or_else(|_| Err(Error::new(Code::Internal, "the writer ended while it was opened")))?;
     Ok(Arc::new(Door { tx, shared, options, env, info, ended }))
 }

@@ -26,7 +26,13 @@ pub fn encode(file_id: &[u8; 16], lineage_id: &[u8; 16], records: &[Record]) -> 
 }
 
 /// Read and verify the segment that HEAD refers to by `r`; `what` is its key.
-pub fn decode(what: &str, bytes: &[u8], r: &SegmentRef, file_id: &[u8; 16], lineage_id: &[u8; 16]) -> Result<Vec<Record>> {
+pub fn decode(
+    what: &str,
+    bytes: &[u8],
+    r: &SegmentRef,
+    file_id: &[u8; 16],
+    lineage_id: &[u8; 16],
+) -> Result<Vec<Record>> {
     if bytes.len() as u64 != r.len {
         return Err(corrupt(what, &format!("it has {} bytes where HEAD says {}", bytes.len(), r.len)));
     }
@@ -39,7 +45,10 @@ pub fn decode(what: &str, bytes: &[u8], r: &SegmentRef, file_id: &[u8; 16], line
     }
     rd.u16("format")?;
     if rd.u16("min_reader")? > crate::head::FORMAT {
-        return Err(crate::error::Error::new(crate::error::Code::TooNew, format!("{what} needs a newer reader: upgrade bucketq")));
+        return Err(crate::error::Error::new(
+            crate::error::Code::TooNew,
+            format!("{what} needs a newer reader: upgrade bucketq"),
+        ));
     }
     let count = rd.u32("record count")?;
     if &rd.array::<16>("file id")? != file_id || &rd.array::<16>("lineage id")? != lineage_id {

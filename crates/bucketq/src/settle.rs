@@ -60,15 +60,31 @@ pub fn judge(p: Pending<'_>, now: &Head, logged: Option<[u8; 16]>, options: &Opt
         Some(e) if e.commit_id == p.body.commit_id => Verdict::Ours,
         Some(e) if !p.drawn.contains(&e.commit_id) => Verdict::Unknowable,
         Some(_) => Verdict::Lost,
-        None if k <= now.forgotten_seq && !broken::is(options, Broken::PruneWithoutForgotten) => Verdict::Unknowable,
+        None if k <= now.forgotten_seq && !broken::is(options, Broken::PruneWithoutForgotten) => {
+            Verdict::Unknowable
+        }
         None => Verdict::Lost,
     }
 }
 
 /// Refuse a HEAD that does not continue what is known (P21), or that misses this writer's own newest commit (P25).
 /// `logged` is the commit id at `known.commit_seq` if the segments hold it.
-pub fn continues(known: &Head, now: &Head, logged: Option<[u8; 16]>, mine: Option<(u64, [u8; 16])>, writer: &[u8; 8], options: &Options) -> Result<()> {
-    let rolled = |what: String| Err(Error::new(Code::RolledBack, format!("the queue file went back or was replaced: {what}; this process writes nothing more: open it again after a look")));
+pub fn continues(
+    known: &Head,
+    now: &Head,
+    logged: Option<[u8; 16]>,
+    mine: Option<(u64, [u8; 16])>,
+    writer: &[u8; 8],
+    options: &Options,
+) -> Result<()> {
+    let rolled = |what: String| {
+        Err(Error::new(
+            Code::RolledBack,
+            format!(
+                "the queue file went back or was replaced: {what}; this process writes nothing more: open it again after a look"
+            ),
+        ))
+    };
     if now.file_id != known.file_id {
         return rolled("HEAD belongs to another file".into());
     }
@@ -82,7 +98,9 @@ pub fn continues(known: &Head, now: &Head, logged: Option<[u8; 16]>, mine: Optio
         return Ok(());
     }
     match commit_id_at(now, logged, known.commit_seq) {
-        Some(id) if id != known.commit_id => return rolled(format!("another commit stands at {}", known.commit_seq)),
+        Some(id) if id != known.commit_id => {
+            return rolled(format!("another commit stands at {}", known.commit_seq));
+        }
         _ => {}
     }
     if let Some((seq, id)) = mine {
@@ -96,7 +114,9 @@ pub fn continues(known: &Head, now: &Head, logged: Option<[u8; 16]>, mine: Optio
         if lost {
             return Err(Error::new(
                 Code::StoreBroken,
-                format!("commit {seq} of this writer was acknowledged by the store and is not in the chain: the store has no working compare-and-swap; this process writes nothing more"),
+                format!(
+                    "commit {seq} of this writer was acknowledged by the store and is not in the chain: the store has no working compare-and-swap; this process writes nothing more"
+                ),
             ));
         }
     }

@@ -39,7 +39,8 @@ impl Timekeeper {
     pub fn observe(&mut self, date_ms: Option<i64>, sent_ms: i64) {
         let Some(date) = date_ms else { return };
         let received = self.env.wall_ms().max(sent_ms);
-        let (low, high) = (date.saturating_sub(received), date.saturating_add(RESOLUTION_MS - 1).saturating_sub(sent_ms));
+        let (low, high) =
+            (date.saturating_sub(received), date.saturating_add(RESOLUTION_MS - 1).saturating_sub(sent_ms));
         let Some(offset) = self.offset_ms else {
             // A clock that agrees with the Date is finer than the Date: it stays as it is.
             self.offset_ms = Some(if low <= 0 && 0 <= high { 0 } else { low.midpoint(high) });
@@ -49,7 +50,10 @@ impl Timekeeper {
         if off > self.max_skew_ms + RESOLUTION_MS {
             self.skewed = Some(Error::new(
                 Code::ClockSkew,
-                format!("the clock of this machine went {off} ms away from the store's, more than the {} ms this queue file is made for: nothing is committed until they agree", self.max_skew_ms),
+                format!(
+                    "the clock of this machine went {off} ms away from the store's, more than the {} ms this queue file is made for: nothing is committed until they agree",
+                    self.max_skew_ms
+                ),
             ));
             return;
         }
@@ -73,7 +77,11 @@ impl Timekeeper {
         if head_ms.saturating_sub(now) > self.max_skew_ms + RESOLUTION_MS {
             return Err(Error::new(
                 Code::ClockSkew,
-                format!("the newest commit is {} ms ahead of the clock of this machine, more than the {} ms this queue file is made for: one of the writers' clocks is wrong", head_ms - now, self.max_skew_ms),
+                format!(
+                    "the newest commit is {} ms ahead of the clock of this machine, more than the {} ms this queue file is made for: one of the writers' clocks is wrong",
+                    head_ms - now,
+                    self.max_skew_ms
+                ),
             ));
         }
         Ok(now.max(head_ms))

@@ -213,7 +213,8 @@ impl Uploads {
             } else {
                 joined(tokio::task::spawn_blocking(move || base::encode(&image)).await)?
             };
-            let made = BaseRef { seq, rand, codec: base::CODEC_ZSTD, len: body.len() as u64, hash: hash(&body) };
+            let made =
+                BaseRef { seq, rand, codec: base::CODEC_ZSTD, len: body.len() as u64, hash: hash(&body) };
             store.put_new(&key, body.into()).await?;
             Ok(made)
         }));

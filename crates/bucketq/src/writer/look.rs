@@ -66,13 +66,20 @@ impl Writer {
                 }
                 Ok(Got::Absent { date_ms }) => {
                     self.time.observe(date_ms, asked_ms);
-                    let missing = Error::new(Code::HeadMissing, format!("{key}, the HEAD of a queue file that was open, is gone; it is not made again: restore it, or open another name"));
+                    let missing = Error::new(
+                        Code::HeadMissing,
+                        format!(
+                            "{key}, the HEAD of a queue file that was open, is gone; it is not made again: restore it, or open another name"
+                        ),
+                    );
                     return Err(self.halt(missing));
                 }
                 Err(error) => error,
             };
             self.shared.trouble(Some(error.clone()));
-            let hopeless = matches!(error.code(), Code::Denied | Code::NoSuchBucket | Code::TooNew | Code::Foreign) || damaged >= DAMAGED;
+            let hopeless =
+                matches!(error.code(), Code::Denied | Code::NoSuchBucket | Code::TooNew | Code::Foreign)
+                    || damaged >= DAMAGED;
             let late = self.env.monotonic().saturating_duration_since(began) > self.options.deadline;
             if hopeless || late || stop(self) {
                 return Err(error);
@@ -93,7 +100,12 @@ impl Writer {
 
     /// Settle a body: what a look at HEAD, issued now, says of it. On `Ours` the state has followed; on `Lost` and
     /// `Unknowable` what was seen is kept for [`Writer::follow_seen`]. Tries for as long as somebody cares.
-    pub(super) async fn look_for(&mut self, body: &Head, record: &Record, abandoned: impl Fn(&Self) -> bool) -> Result<Verdict> {
+    pub(super) async fn look_for(
+        &mut self,
+        body: &Head,
+        record: &Record,
+        abandoned: impl Fn(&Self) -> bool,
+    ) -> Result<Verdict> {
         let mut damaged = 0;
         for tries in 0.. {
             match self.look_once(body, record).await {
@@ -143,7 +155,8 @@ impl Writer {
 
     fn judge(&mut self, body: &Head, seen: &Seen, logged: [Option<[u8; 16]>; 2]) -> Result<Verdict> {
         let known = &self.chain.head;
-        settle::continues(known, &seen.head, logged[0], self.mine, &self.id, &self.options).map_err(|e| self.halt(e))?;
+        settle::continues(known, &seen.head, logged[0], self.mine, &self.id, &self.options)
+            .map_err(|e| self.halt(e))?;
         let drawn: Vec<[u8; 16]> = self.drawn.iter().copied().collect();
         let pending = Pending { known: Some(&self.chain.head), body, writer: &self.id, drawn: &drawn };
         Ok(settle::judge(pending, &seen.head, logged[1], &self.options))
@@ -193,7 +206,8 @@ impl Writer {
                 }
                 Err(error) => return Err(error),
             };
-            settle::continues(&self.chain.head, &seen.head, logged, self.mine, &self.id, &self.options).map_err(|e| self.halt(e))?;
+            settle::continues(&self.chain.head, &seen.head, logged, self.mine, &self.id, &self.options)
+                .map_err(|e| self.halt(e))?;
             if seen.head.commit_seq == known && !broken::is(&self.options, Broken::RollbackBySeqOnly) {
                 self.chain.version = seen.version;
                 self.chain.fresh = seen.asked;
@@ -209,7 +223,9 @@ impl Writer {
                     Some(newer) => seen = newer,
                     None => return Err(missing(&key)),
                 },
-                Err(Trouble::Error(error)) if error.kind() == Kind::Corrupt || tries >= 8 => return Err(error),
+                Err(Trouble::Error(error)) if error.kind() == Kind::Corrupt || tries >= 8 => {
+                    return Err(error);
+                }
                 Err(Trouble::Error(error)) => {
                     self.shared.trouble(Some(error));
                     back_off(&self.env, REREAD.0, REREAD.1, tries).await;
@@ -259,7 +275,9 @@ impl Writer {
                 Err(trouble) => return Err(trouble),
             }
         }
-        Err(damaged.unwrap_or_else(|| corrupt(&keys::head(&self.source.name), "it cannot be followed")).into())
+        Err(damaged
+            .unwrap_or_else(|| corrupt(&keys::head(&self.source.name), "it cannot be followed"))
+            .into())
     }
 
     fn advanced(&mut self, seen: Seen, records: Vec<Record>) {
@@ -270,7 +288,10 @@ impl Writer {
         if records.iter().any(|r| r.seq > known && r.writer != self.id) {
             self.pace.foreign = Some(self.env.monotonic());
         }
-        Counters::add(&self.shared.counters.caught_up, seen.head.commit_seq - known.min(seen.head.commit_seq));
+        Counters::add(
+            &self.shared.counters.caught_up,
+            seen.head.commit_seq - known.min(seen.head.commit_seq),
+        );
         self.chain.head = seen.head;
         self.chain.version = seen.version;
         self.chain.fresh = seen.asked;

@@ -147,7 +147,11 @@ impl Writer {
     }
 
     fn draw_commit_id(&mut self) -> [u8; 16] {
-        let id = if crate::broken::is(&self.options, crate::broken::Broken::SameCommitId) { [7; 16] } else { self.env.bytes() };
+        let id = if crate::broken::is(&self.options, crate::broken::Broken::SameCommitId) {
+            [7; 16]
+        } else {
+            self.env.bytes()
+        };
         self.drawn.push_back(id);
         if self.drawn.len() > 64 {
             self.drawn.pop_front();

@@ -68,7 +68,8 @@ impl Writer {
     pub async fn open(opening: Opening) -> Result<Self> {
         let Opening { stores, name, options, env, rx, shared } = opening;
         let Some(first) = stores.first() else { return Err(Error::invalid("a queue file needs a store")) };
-        let store: Arc<dyn Store> = Arc::new(Counted { inner: Arc::clone(first), counters: Arc::clone(&shared.counters) });
+        let store: Arc<dyn Store> =
+            Arc::new(Counted { inner: Arc::clone(first), counters: Arc::clone(&shared.counters) });
         let max_pages = Self::max_pages(&options);
         let source = Source { store: Arc::clone(&store), name: name.clone(), max_pages };
         let mut opener = Opener {
@@ -132,7 +133,10 @@ impl Opener {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {}
                 Err(error) => {
-                    let passing = matches!(error.code(), Code::Unreachable | Code::Throttled | Code::Timeout | Code::Corrupt | Code::Foreign);
+                    let passing = matches!(
+                        error.code(),
+                        Code::Unreachable | Code::Throttled | Code::Timeout | Code::Corrupt | Code::Foreign
+                    );
                     if !passing {
                         return Err(error);
                     }
@@ -142,7 +146,9 @@ impl Opener {
             back_off(&self.env, PAUSE.0, PAUSE.1, tries).await;
         }
         let what = format!("opening {} in {}", self.source.name, self.source.store.describe());
-        Err(last.unwrap_or_else(|| Error::new(Code::Contended, "others make and remove it all the time")).during(what))
+        Err(last
+            .unwrap_or_else(|| Error::new(Code::Contended, "others make and remove it all the time"))
+            .during(what))
     }
 
     /// One look; none when it has to be looked at again.
@@ -157,7 +163,12 @@ impl Opener {
                 let most = self.source.max_pages;
                 if head.page_count > most {
                     let (has, may) = (u64::from(head.page_count) * PAGE as u64, self.options.max_file);
-                    return Err(Error::new(Code::FileFull, format!("{key} holds {has} bytes of pages; this handle was opened with max_file = {may}")));
+                    return Err(Error::new(
+                        Code::FileFull,
+                        format!(
+                            "{key} holds {has} bytes of pages; this handle was opened with max_file = {may}"
+                        ),
+                    ));
                 }
                 match self.source.load(&head).await {
                     Ok((pages, records)) => Ok(Some(Found { head, version, asked, pages, records })),
@@ -172,7 +183,9 @@ impl Opener {
                 self.time.observe(date_ms, asked_ms);
                 self.make(&key).await
             }
-            Got::Unchanged { .. } => Err(corrupt(&key, "the store calls it unchanged though nothing was known")),
+            Got::Unchanged { .. } => {
+                Err(corrupt(&key, "the store calls it unchanged though nothing was known"))
+            }
         }
     }
 
@@ -188,7 +201,10 @@ impl Opener {
     /// Make the queue file. Whatever the answer is, a look afterwards tells whose it is: both are fine.
     async fn make(&mut self, key: &str) -> Result<Option<Found>> {
         if !self.options.create {
-            return Err(Error::new(Code::NoSuchFile, format!("there is no queue file {} in {}", self.source.name, self.source.store.describe())));
+            return Err(Error::new(
+                Code::NoSuchFile,
+                format!("there is no queue file {} in {}", self.source.name, self.source.store.describe()),
+            ));
         }
         let body = match self.sent.clone() {
             Some(body) => body,
@@ -210,7 +226,11 @@ impl Opener {
         match put {
             Put::Stored { date_ms, .. } => {
                 self.time.observe(date_ms, asked_ms);
-                tracing::info!(name = self.source.name, store = self.source.store.describe(), "made a queue file");
+                tracing::info!(
+                    name = self.source.name,
+                    store = self.source.store.describe(),
+                    "made a queue file"
+                );
                 Box::pin(self.once()).await
             }
             Put::Conflict => Ok(None),
@@ -228,7 +248,10 @@ impl Opener {
             None => Ok(()),
             Some(base) => Err(Error::new(
                 Code::HeadMissing,
-                format!("{} has no HEAD but bases such as {}: restore it, or choose another name", self.source.name, base.key),
+                format!(
+                    "{} has no HEAD but bases such as {}: restore it, or choose another name",
+                    self.source.name, base.key
+                ),
             )),
         }
     }
@@ -265,7 +288,8 @@ impl Opener {
             retired: vec![],
             tail: vec![],
         };
-        let attempt = Attempt { writer: self.env.bytes(), number: 1, commit_id: self.env.bytes(), commit_ms: now };
+        let attempt =
+            Attempt { writer: self.env.bytes(), number: 1, commit_id: self.env.bytes(), commit_ms: now };
         let mut zstd = zstd::bulk::Compressor::new(1)
             .map_err(|e| Error::new(Code::Internal, "zstd cannot be set up").because(e))?;
         let record = commit::record(&nothing, &attempt, &changes, after, 0, &mut zstd);

@@ -41,7 +41,13 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
 impl Writer {
     /// Publish what `changes` did. On anything but `Stored` the local changes are undone.
-    pub(super) async fn push(&mut self, batch: &mut [Slot], outcomes: &Outcomes, changes: Changes, commit_ms: i64) -> Pushed {
+    pub(super) async fn push(
+        &mut self,
+        batch: &mut [Slot],
+        outcomes: &Outcomes,
+        changes: Changes,
+        commit_ms: i64,
+    ) -> Pushed {
         let (head, record) = match self.build(outcomes, &changes, commit_ms).await {
             Ok(built) => built,
             Err(error) => {
@@ -58,12 +64,18 @@ impl Writer {
     }
 
     /// The body, small enough to be sent in one round trip.
-    async fn build(&mut self, outcomes: &Outcomes, changes: &Changes, commit_ms: i64) -> Result<(Head, Record)> {
+    async fn build(
+        &mut self,
+        outcomes: &Outcomes,
+        changes: &Changes,
+        commit_ms: i64,
+    ) -> Result<(Head, Record)> {
         if let Err(error) = self.uploads.poll(false).await {
             tracing::warn!(%error, "a segment could not be written; it is tried again");
         }
         self.attempt += 1;
-        let attempt = Attempt { writer: self.id, number: self.attempt, commit_id: self.draw_commit_id(), commit_ms };
+        let attempt =
+            Attempt { writer: self.id, number: self.attempt, commit_id: self.draw_commit_id(), commit_ms };
         let after = self.chain.pages.with(|p| (p.page_count(), p.checksum()));
         let ops = outcomes.iter().filter(|o| o.is_ok()).count() as u32;
         let record = commit::record(&self.chain.head, &attempt, changes, after, ops, &mut self.zstd);
@@ -89,7 +101,8 @@ impl Writer {
     }
 
     fn too_large(&self, head: &Head) -> bool {
-        head.fixed_len() + tail_len(head) > self.options.max_head || head.segments.len() > crate::head::MAX_SEGMENTS
+        head.fixed_len() + tail_len(head) > self.options.max_head
+            || head.segments.len() > crate::head::MAX_SEGMENTS
     }
 
     /// The tail HEAD should have: some commits' worth, so that a segment is under way most of the time and not always.
@@ -122,7 +135,10 @@ impl Writer {
                 }
                 back_off(&self.env, RESEND.0, RESEND.1, tries).await;
             } else if tries > 8 {
-                return Err(Error::new(Code::Internal, "the commit does not fit into HEAD although its tail was moved out"));
+                return Err(Error::new(
+                    Code::Internal,
+                    "the commit does not fit into HEAD although its tail was moved out",
+                ));
             }
         }
         Ok(())
@@ -192,8 +208,14 @@ impl Writer {
                     self.undo(changes);
                     self.new_id();
                     let followed = self.follow_seen().await;
-                    tracing::warn!(seq = record.seq, followed = followed.is_ok(), "the outcome of a commit cannot be known; going on under a new writer id");
-                    return Pushed::Unknown(unknown("another writer's commits reach beyond what the log tells"));
+                    tracing::warn!(
+                        seq = record.seq,
+                        followed = followed.is_ok(),
+                        "the outcome of a commit cannot be known; going on under a new writer id"
+                    );
+                    return Pushed::Unknown(unknown(
+                        "another writer's commits reach beyond what the log tells",
+                    ));
                 }
                 Ok(Verdict::Unchanged) => {
                     Counters::add(&self.shared.counters.resends, 1);

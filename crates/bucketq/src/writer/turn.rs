@@ -148,7 +148,9 @@ impl Writer {
         let mut out: Vec<Option<Error>> = vec![None; batch.len()];
         loop {
             match self.attempt(batch, &at, &mut out) {
-                Ok(outcomes) => return Ok((outcomes, self.chain.pages.with(crate::pages::Pages::take_changes))),
+                Ok(outcomes) => {
+                    return Ok((outcomes, self.chain.pages.with(crate::pages::Pages::take_changes)));
+                }
                 Err(Some(culprit)) => {
                     tracing::debug!(op = culprit, "an op broke its batch and is left out");
                     self.abandon()?;
@@ -156,7 +158,9 @@ impl Writer {
                 Err(None) => {
                     self.abandon()?;
                     let failed = out.iter().flatten().next().cloned();
-                    return Err(failed.unwrap_or_else(|| Error::new(Code::Internal, "the batch could not be committed locally")));
+                    return Err(failed.unwrap_or_else(|| {
+                        Error::new(Code::Internal, "the batch could not be committed locally")
+                    }));
                 }
             }
         }
@@ -164,7 +168,12 @@ impl Writer {
 
     /// One try at the batch. On an error the transaction is still to be abandoned; `Some` names an op now marked in
     /// `out`, `None` says that the transaction itself could not be begun or committed.
-    fn attempt(&mut self, batch: &[Slot], at: &Moment, out: &mut [Option<Error>]) -> Result<Outcomes, Option<usize>> {
+    fn attempt(
+        &mut self,
+        batch: &[Slot],
+        at: &Moment,
+        out: &mut [Option<Error>],
+    ) -> Result<Outcomes, Option<usize>> {
         let db = &mut self.chain.db;
         if let Err(error) = db.begin() {
             out[0] = Some(error);
@@ -191,7 +200,11 @@ impl Writer {
             }
             let outcome = db.apply(op, at, &self.limits);
             if db.poisoned() {
-                out[i] = Some(outcome.err().unwrap_or_else(|| Error::new(Code::Internal, "an op broke its transaction")));
+                out[i] = Some(
+                    outcome
+                        .err()
+                        .unwrap_or_else(|| Error::new(Code::Internal, "an op broke its transaction")),
+                );
                 return Err(Some(i));
             }
             if let (Op::Claim(claim), Ok(Outcome::Claimed(jobs))) = (op, &outcome)
@@ -265,7 +278,8 @@ impl Writer {
             fresh < q.arrived && q.max_age.is_none_or(|age| now.saturating_duration_since(fresh) > age)
         };
         let fresh = self.chain.fresh;
-        let refreshed = if questions.iter().any(|q| stale(q, fresh)) { self.refresh().await.map(|_| ()) } else { Ok(()) };
+        let refreshed =
+            if questions.iter().any(|q| stale(q, fresh)) { self.refresh().await.map(|_| ()) } else { Ok(()) };
         for q in questions {
             let answer = match &refreshed {
                 Err(error) if stale(&q, fresh) => Err(error.clone()),
