@@ -1,6 +1,6 @@
 //! The layers, the tables and the docs keep to what they say.
 //!
-//! Reads the repository as text and the public error table; starts nothing and needs no network.
+//! Reads the repository as text, the public error table, and what `cargo metadata` says about the dependencies.
 
 mod decisions;
 mod docs;
