@@ -1,0 +1,66 @@
+# Every task of the project. `make` lists them; CI runs the same recipes through .ci/run.
+# The comment behind a target is its help, so keep it to what the reader gets.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+# No -p where it can be helped: cargo then builds each dependency once, for the workspace as a whole.
+CARGO ?= cargo
+SEEDS ?= 1000
+VENV := .venv
+
+.PHONY: help test test-servers sim bench-engine lint fmt deny tools clean prereqs gofakes3
+
+help:  ## List what can be made
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+test: prereqs $(VENV)/.ready gofakes3  ## Run every test of the project; sets up what it needs on a fresh machine
+	$(VENV)/bin/typos
+	$(CARGO) test --locked --workspace --no-fail-fast
+
+test-servers: prereqs  ## Run the tests against real S3 servers behind a faulty network; says which server is missing
+	@.ci/tools all || true
+	$(CARGO) test --locked --test servers --no-fail-fast
+
+sim: prereqs  ## Run the simulation over SEEDS seeds (default 1000); JSON on the last line
+	$(CARGO) run --locked --bin sim -- --seeds $(SEEDS)
+
+bench-engine: prereqs  ## Measure the engine, optimised build; JSON on the last line, see benches/README.md
+	$(CARGO) run --locked --release -p bucketq-benches --bin engine
+
+lint: prereqs $(VENV)/.ready  ## Check formatting, clippy with and without S3, rustdoc and spelling; changes nothing
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked -p bucketq --no-default-features -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps --quiet
+	$(VENV)/bin/typos
+
+fmt:  ## Format the Rust code in place
+	$(CARGO) fmt --all
+
+deny:  ## Check dependencies for vulnerabilities, licences and sources; needs cargo-deny and the network
+	@command -v cargo-deny >/dev/null || { echo 'missing: cargo-deny; run: cargo install --locked cargo-deny'; exit 1; }
+	cargo-deny check --config .deny.toml
+
+tools:  ## Install every test server into .tools with Go, Node and Python; MinIO alone takes minutes
+	.ci/tools all
+
+clean:  ## Remove everything built or installed here: build output, .venv and .tools
+	$(CARGO) clean
+	rm -rf $(VENV) .tools
+
+prereqs:  ## Say what is missing on this machine, one line each
+	@PYTHON='$(PYTHON)' .ci/check-prereqs
+
+gofakes3:  ## Install the fast S3 server that the contract tests start; says so when there is no Go
+	@.ci/tools gofakes3 || true
+
+# Rebuilt when the pinned versions change.
+$(VENV)/.ready: .ci/requirements.txt
+	@PYTHON='$(PYTHON)' .ci/check-prereqs
+	$(PYTHON) -m venv --clear $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r .ci/requirements.txt
+	@touch $@
