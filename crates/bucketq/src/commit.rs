@@ -4,7 +4,7 @@
 
 use crate::broken::{self, Broken};
 use crate::config::Options;
-use crate::head::{BaseRef, Head, MAX_RETIRED, MAX_SEGMENTS, MAX_WRITERS, Retired, SegmentRef, WriterEntry};
+use crate::head::{BaseRef, Head, MAX_RETIRED, MAX_WRITERS, Retired, SegmentRef, WriterEntry};
 use crate::pages::{Changes, Checksum};
 use crate::record::{CODEC_NONE, CODEC_ZSTD, Record};
 
@@ -171,9 +171,4 @@ fn remember(head: &mut Head, a: &Attempt, seq: u64, options: &Options) {
         }
     }
     head.writers.sort_by_key(|e| e.id);
-}
-
-/// True when no more segments can be listed: a base has to come first.
-pub fn segments_full(head: &Head) -> bool {
-    head.segments.len() >= MAX_SEGMENTS
 }

@@ -86,7 +86,7 @@ impl QueueFile {
     /// Carry out one op. The methods below are this with the arguments spelled out.
     pub async fn call(&self, op: Op) -> Result<Done> {
         let door = self.door()?;
-        self.check(&door, &op)?;
+        check(&door, &op)?;
         door.call(Work::Op(op), Wait::No).await
     }
 
@@ -142,11 +142,11 @@ impl QueueFile {
         self.call(Op::Reject { held, error }).await.map(|_| ())
     }
 
-    /// Hold the job until `lease` from now. Answers the new deadline; LeaseLost when it has passed already.
+    /// Hold the job until `lease` from now. Answers the new deadline; an error when it has passed already.
     pub async fn extend(&self, held: Held, lease: Duration) -> Result<Instant> {
         let door = self.door()?;
         let op = Op::Extend { held, lease_ms: millis(lease, "lease")? };
-        self.check(&door, &op)?;
+        check(&door, &op)?;
         let done = door.call(Work::Op(op), Wait::No).await?;
         let deadline = deadline(&door, done.began, lease);
         if door.env.monotonic() >= deadline {
@@ -256,25 +256,6 @@ impl QueueFile {
         door.clone().ok_or_else(|| Error::new(Code::Closed, "this handle was closed"))
     }
 
-    /// What can be refused before anything is sent.
-    fn check(&self, door: &Door, op: &Op) -> Result<()> {
-        let limits = Limits { max_payload: door.options.max_payload, max_pages: u32::MAX };
-        db::check(op, &limits)?;
-        let lease_ms = match op {
-            Op::Claim(claim) => claim.lease_ms,
-            Op::Extend { lease_ms, .. } => *lease_ms,
-            Op::Atomic(ops) => return ops.iter().try_for_each(|op| self.check(door, op)),
-            _ => return Ok(()),
-        };
-        let least = 2 * i64::from(door.info.max_skew_ms);
-        if lease_ms <= least {
-            return Err(Error::invalid(format!(
-                "a lease of {lease_ms} ms is too short: it must be longer than {least} ms, twice the clock difference this queue file is made for"
-            )));
-        }
-        Ok(())
-    }
-
     async fn take(&self, request: &ClaimRequest) -> Result<Vec<Taken>> {
         let door = self.door()?;
         let wait = match request.wait {
@@ -293,7 +274,7 @@ impl QueueFile {
                 again: false,
             };
             let op = Op::Claim(claim);
-            self.check(&door, &op)?;
+            check(&door, &op)?;
             let done = self.call_until_closed(&door, op, wait).await?;
             let Outcome::Claimed(jobs) = done.outcome else { return Err(unexpected(&done.outcome)) };
             let began = if broken::is(&door.options, Broken::LeaseFromAnswer) {
@@ -324,6 +305,25 @@ impl QueueFile {
             _ = closing.wait_for(|closing| *closing) => Err(Error::new(Code::Closed, "the handle was closed while a claim waited")),
         }
     }
+}
+
+/// What can be refused before anything is sent.
+fn check(door: &Door, op: &Op) -> Result<()> {
+    let limits = Limits { max_payload: door.options.max_payload, max_pages: u32::MAX };
+    db::check(op, &limits)?;
+    let lease_ms = match op {
+        Op::Claim(claim) => claim.lease_ms,
+        Op::Extend { lease_ms, .. } => *lease_ms,
+        Op::Atomic(ops) => return ops.iter().try_for_each(|op| check(door, op)),
+        _ => return Ok(()),
+    };
+    let least = 2 * i64::from(door.info.max_skew_ms);
+    if lease_ms <= least {
+        return Err(Error::invalid(format!(
+            "a lease of {lease_ms} ms is too short: it must be longer than {least} ms, twice the clock difference this queue file is made for"
+        )));
+    }
+    Ok(())
 }
 
 fn taken(c: Claimed, deadline: Instant) -> Taken {

@@ -22,12 +22,10 @@ pub enum Verdict {
 /// The body that is waiting for its verdict.
 #[derive(Clone, Copy, Debug)]
 pub struct Pending<'a> {
-    /// HEAD the body was built on; none when it creates the file.
-    pub known: Option<&'a Head>,
     /// The body's HEAD.
     pub body: &'a Head,
     /// This writer.
-    pub writer: &'a [u8; 8],
+    pub writer: [u8; 8],
     /// Commit ids this writer drew of late, the body's among them.
     pub drawn: &'a [[u8; 16]],
 }
@@ -48,22 +46,21 @@ pub fn judge(p: Pending<'_>, now: &Head, logged: Option<[u8; 16]>, options: &Opt
     if broken::is(options, Broken::NewestOnly) {
         return if now.commit_id == p.body.commit_id { Verdict::Ours } else { Verdict::Lost };
     }
-    let entry = now.writer(p.writer);
+    let entry = now.writer(&p.writer);
     if broken::is(options, Broken::SettleByAttempt) {
-        let mine = p.body.writer(p.writer).map(|e| e.attempt);
+        let mine = p.body.writer(&p.writer).map(|e| e.attempt);
         return if entry.map(|e| e.attempt) >= mine { Verdict::Ours } else { Verdict::Lost };
     }
     if let Some(id) = commit_id_at(now, logged, k) {
         return if id == p.body.commit_id { Verdict::Ours } else { Verdict::Lost };
     }
+    let forgotten = k <= now.forgotten_seq && !broken::is(options, Broken::PruneWithoutForgotten);
     match entry {
         Some(e) if e.commit_id == p.body.commit_id => Verdict::Ours,
+        // The id is shared (P6), or the entry was pruned (P5).
         Some(e) if !p.drawn.contains(&e.commit_id) => Verdict::Unknowable,
-        Some(_) => Verdict::Lost,
-        None if k <= now.forgotten_seq && !broken::is(options, Broken::PruneWithoutForgotten) => {
-            Verdict::Unknowable
-        }
-        None => Verdict::Lost,
+        None if forgotten => Verdict::Unknowable,
+        _ => Verdict::Lost,
     }
 }
 
@@ -74,7 +71,7 @@ pub fn continues(
     now: &Head,
     logged: Option<[u8; 16]>,
     mine: Option<(u64, [u8; 16])>,
-    writer: &[u8; 8],
+    writer: [u8; 8],
     options: &Options,
 ) -> Result<()> {
     let rolled = |what: String| {
@@ -106,7 +103,7 @@ pub fn continues(
     if let Some((seq, id)) = mine {
         let lost = match commit_id_at(now, (seq == known.commit_seq).then_some(logged).flatten(), seq) {
             Some(there) => there != id,
-            None => match now.writer(writer) {
+            None => match now.writer(&writer) {
                 Some(e) => e.seq < seq,
                 None => seq > now.forgotten_seq,
             },

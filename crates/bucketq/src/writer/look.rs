@@ -15,7 +15,7 @@ use crate::metrics::Counters;
 use crate::pages::PageFile;
 use crate::record::Record;
 use crate::settle::{self, Pending, Verdict};
-use crate::store::{Got, Version};
+use crate::store::{Expect, Got, Version};
 use crate::wire::corrupt;
 
 /// HEAD as it was read.
@@ -63,6 +63,11 @@ impl Writer {
                             error
                         }
                     }
+                }
+                Ok(Got::Absent { .. }) if broken::is(&self.options, Broken::RecreateHead) => {
+                    let body = self.chain.head.encode().into();
+                    let _ = self.store.put_if(&key, body, &Expect::Absent).await;
+                    continue;
                 }
                 Ok(Got::Absent { date_ms }) => {
                     self.time.observe(date_ms, asked_ms);
@@ -155,10 +160,10 @@ impl Writer {
 
     fn judge(&mut self, body: &Head, seen: &Seen, logged: [Option<[u8; 16]>; 2]) -> Result<Verdict> {
         let known = &self.chain.head;
-        settle::continues(known, &seen.head, logged[0], self.mine, &self.id, &self.options)
+        settle::continues(known, &seen.head, logged[0], self.mine, self.id, &self.options)
             .map_err(|e| self.halt(e))?;
         let drawn: Vec<[u8; 16]> = self.drawn.iter().copied().collect();
-        let pending = Pending { known: Some(&self.chain.head), body, writer: &self.id, drawn: &drawn };
+        let pending = Pending { body, writer: self.id, drawn: &drawn };
         Ok(settle::judge(pending, &seen.head, logged[1], &self.options))
     }
 
@@ -206,7 +211,7 @@ impl Writer {
                 }
                 Err(error) => return Err(error),
             };
-            settle::continues(&self.chain.head, &seen.head, logged, self.mine, &self.id, &self.options)
+            settle::continues(&self.chain.head, &seen.head, logged, self.mine, self.id, &self.options)
                 .map_err(|e| self.halt(e))?;
             if seen.head.commit_seq == known && !broken::is(&self.options, Broken::RollbackBySeqOnly) {
                 self.chain.version = seen.version;
@@ -215,7 +220,7 @@ impl Writer {
             }
             match self.advance(&seen.head).await {
                 Ok(records) => {
-                    self.advanced(seen, records);
+                    self.advanced(seen, &records);
                     return Ok(true);
                 }
                 // Collected since: HEAD must have moved on (P18).
@@ -280,9 +285,9 @@ impl Writer {
             .into())
     }
 
-    fn advanced(&mut self, seen: Seen, records: Vec<Record>) {
+    fn advanced(&mut self, seen: Seen, records: &[Record]) {
         let known = self.chain.head.commit_seq;
-        for record in &records {
+        for record in records {
             self.uploads.settled(record);
         }
         if records.iter().any(|r| r.seq > known && r.writer != self.id) {

@@ -104,6 +104,8 @@ pub(crate) struct Writer {
     halted: Option<Error>,
     /// What the last look saw, to be followed once the local changes are undone.
     seen: Option<look::Seen>,
+    /// Questions answered too early, when that rule is broken on purpose; empty in what ships.
+    dirty: Vec<Question>,
 }
 
 impl Writer {

@@ -115,6 +115,7 @@ impl Writer {
             },
             halted: None,
             seen: None,
+            dirty: vec![],
             chain: Chain { head: found.head, version: found.version, fresh: found.asked, pages, db },
             options,
             env,
@@ -206,15 +207,14 @@ impl Opener {
                 format!("there is no queue file {} in {}", self.source.name, self.source.store.describe()),
             ));
         }
-        let body = match self.sent.clone() {
-            Some(body) => body,
-            None => {
-                self.refuse_orphans().await?;
-                if self.source.store.needs_probe() {
-                    probe(&self.stores, &self.source.name, ROUNDS_AT_CREATION, WRITERS, &self.env).await?;
-                }
-                self.first_body()?
+        let body = if let Some(body) = self.sent.clone() {
+            body
+        } else {
+            self.refuse_orphans().await?;
+            if self.source.store.needs_probe() {
+                probe(&self.stores, &self.source.name, ROUNDS_AT_CREATION, WRITERS, &self.env).await?;
             }
+            self.first_body()?
         };
         let limit = self.options.deadline / 3;
         let asked_ms = self.env.wall_ms();

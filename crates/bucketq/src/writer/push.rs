@@ -43,7 +43,7 @@ impl Writer {
     /// Publish what `changes` did. On anything but `Stored` the local changes are undone.
     pub(super) async fn push(
         &mut self,
-        batch: &mut [Slot],
+        batch: &[Slot],
         outcomes: &Outcomes,
         changes: Changes,
         commit_ms: i64,
@@ -82,6 +82,9 @@ impl Writer {
         self.pace.record = (self.pace.record * 7 + record.encoded_len()) / 8;
 
         let mut head = self.next_head(&attempt, &record);
+        if broken::is(&self.options, Broken::BaseFromUnsettled) {
+            self.uploads.start_base(self.chain.pages.with(|p| p.image()), head.commit_seq, head.file_id);
+        }
         if self.too_large(&head) {
             self.move_out(&attempt, &record, &mut head).await?;
         } else if !self.uploads.has_segment() && tail_len(&head) >= self.tail_aim() / 2 {
@@ -144,7 +147,7 @@ impl Writer {
         Ok(())
     }
 
-    async fn send(&mut self, batch: &mut [Slot], head: &Head, record: &Record, changes: Changes) -> Pushed {
+    async fn send(&mut self, batch: &[Slot], head: &Head, record: &Record, changes: Changes) -> Pushed {
         let mut head = head.clone();
         let mut record = record.clone();
         let mut body = Bytes::from(head.encode());
@@ -153,7 +156,7 @@ impl Writer {
         for tries in 0.. {
             // Until something was sent, callers may still leave; afterwards the body must stay as it is (P1, P7).
             if !ever_sent && !batch.iter().all(|slot| slot.stage.send()) {
-                batch.iter().for_each(|slot| slot.stage.unsend());
+                unsend(batch);
                 self.undo(changes);
                 return Pushed::Again;
             }
@@ -167,7 +170,7 @@ impl Writer {
                     return Pushed::Stored;
                 }
                 Put::Unknown { error, sent: false, retry_after } if !ever_sent => {
-                    batch.iter().for_each(|slot| slot.stage.unsend());
+                    unsend(batch);
                     let hopeless = matches!(error.code(), Code::Denied | Code::NoSuchBucket);
                     if hopeless || self.abandoned(batch) {
                         self.undo(changes);
@@ -197,7 +200,7 @@ impl Writer {
             match self.look_for(&head, &record, abandoned).await {
                 Ok(Verdict::Ours) => return Pushed::Stored,
                 Ok(Verdict::Lost) => {
-                    batch.iter().for_each(|slot| slot.stage.unsend());
+                    unsend(batch);
                     self.undo(changes);
                     return match self.follow_seen().await {
                         Ok(()) => Pushed::Lost,
@@ -309,6 +312,13 @@ impl Writer {
         self.undo(changes);
         let _ = self.refresh().await;
         Pushed::NotApplied(Error::new(Code::Unreachable, "told as failed"))
+    }
+}
+
+/// The body is surely not applied: its callers may be told so.
+fn unsend(batch: &[Slot]) {
+    for slot in batch {
+        slot.stage.unsend();
     }
 }
 

@@ -26,15 +26,19 @@ pub(super) struct Executed {
 
 impl Writer {
     pub(super) async fn turn(&mut self, work: Work) {
-        let Work { slots, questions, flushes, poll } = work;
+        let Work { slots, mut questions, flushes, poll } = work;
         if let Some(error) = self.halted.clone() {
             self.refuse_all(slots, questions, &error);
         } else {
             let moved = poll && self.poll().await;
             let batch = self.batch(slots, poll || moved);
+            if broken::is(&self.options, Broken::DirtyRead) {
+                self.dirty = std::mem::take(&mut questions);
+            }
             if !batch.is_empty() {
                 self.commit(batch).await;
             }
+            questions.append(&mut self.dirty);
             if !questions.is_empty() {
                 self.answer(questions).await;
             }
@@ -90,7 +94,7 @@ impl Writer {
             }
             let executed = match self.prepare(&batch).await {
                 Ok(executed) => executed,
-                Err(error) => return self.fail(batch, &error),
+                Err(error) => return fail(batch, &error),
             };
             let fence = batch.iter().any(|slot| matches!(slot.work, door::Work::Fence));
             if executed.changes.is_empty() && !fence {
@@ -100,14 +104,18 @@ impl Writer {
                     match self.refresh().await {
                         Ok(true) => continue,
                         Ok(false) => {}
-                        Err(error) => return self.fail(batch, &error),
+                        Err(error) => return fail(batch, &error),
                     }
                 }
                 self.pace.looked_ms = executed.commit_ms;
                 return self.reply(batch, executed.outcomes, executed.began);
             }
             let Executed { outcomes, changes, commit_ms, began } = executed;
-            match self.push(&mut batch, &outcomes, changes, commit_ms).await {
+            for q in std::mem::take(&mut self.dirty) {
+                let answer = self.look_up(&q);
+                let _ = q.reply.send(answer);
+            }
+            match self.push(&batch, &outcomes, changes, commit_ms).await {
                 Pushed::Stored => {
                     self.pace.looked_ms = commit_ms;
                     return self.reply(batch, outcomes, began);
@@ -121,10 +129,10 @@ impl Writer {
                     // Small: the next commit of the winner is one put away.
                     super::back_off(&self.env, self.pace.put / 8, self.pace.put, losses.min(4)).await;
                 }
-                Pushed::NotApplied(error) => return self.fail(batch, &error),
+                Pushed::NotApplied(error) => return fail(batch, &error),
                 Pushed::Unknown(error) => {
                     Counters::add(&self.shared.counters.unknown, 1);
-                    return self.fail(batch, &error);
+                    return fail(batch, &error);
                 }
             }
         }
@@ -198,7 +206,12 @@ impl Writer {
                 outcomes.push(Ok(Outcome::Claimed(vec![])));
                 continue;
             }
-            let outcome = db.apply(op, at, &self.limits);
+            let outcome = if broken::is(&self.options, Broken::TokenNotCompared) {
+                let op = broken::with_current_token(db, op);
+                db.apply(&op, at, &self.limits)
+            } else {
+                db.apply(op, at, &self.limits)
+            };
             if db.poisoned() {
                 out[i] = Some(
                     outcome
@@ -227,12 +240,6 @@ impl Writer {
         let changes = self.chain.pages.with(crate::pages::Pages::take_changes);
         self.undo(changes);
         rolled_back
-    }
-
-    fn fail(&mut self, batch: Vec<Slot>, error: &Error) {
-        for slot in batch {
-            respond(slot, Err(error.clone()));
-        }
     }
 
     /// Answer a batch that is settled; claims that found nothing and may wait are parked.
@@ -297,6 +304,12 @@ impl Writer {
             stats.commit_ms = self.chain.head.commit_ms;
         }
         Ok(answer)
+    }
+}
+
+fn fail(batch: Vec<Slot>, error: &Error) {
+    for slot in batch {
+        respond(slot, Err(error.clone()));
     }
 }
 
