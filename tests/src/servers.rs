@@ -132,10 +132,13 @@ pub async fn s3rver() -> Option<Server> {
     Some(server)
 }
 
-/// moto: conditions hold for one writer at a time and now and then let two win a race.
+/// moto: it looks first and writes later, so that two may win a race. Its threads are made to take turns often,
+/// because by default they hardly ever do so between the look and the write.
 pub async fn moto() -> Option<Server> {
-    let server = start("moto", "moto_server", |port, _, command| {
-        command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+    const OFTEN: &str =
+        "import sys, moto.server; sys.setswitchinterval(1e-6); moto.server.main(sys.argv[1:])";
+    let server = start("moto", "../moto/bin/python", |port, _, command| {
+        command.args(["-c", OFTEN, "-H", "127.0.0.1", "-p", &port.to_string()]);
     })
     .await?;
     let made = http::request(server.address(), "PUT", &format!("/{BUCKET}"), "").await;
