@@ -137,7 +137,7 @@ async fn every_answer_to_a_conditional_put_means_what_the_protocol_says() {
         (Say::status(412, &[], ""), Answer::Conflict),
         (Say::s3_error(409, "ConditionalRequestConflict"), Answer::Conflict),
         (Say::s3_error(404, "NoSuchKey"), Answer::Conflict),
-        (Say::status(404, &[], ""), Answer::Conflict),
+        (Say::status(404, &[], ""), unknown(Code::Unreachable, true)),
         (Say::s3_error(404, "NoSuchBucket"), unknown(Code::NoSuchBucket, false)),
         (Say::s3_error(404, "XAdminUserNotFound"), unknown(Code::Denied, false)),
         (Say::s3_error(404, "SomethingElse"), unknown(Code::Unreachable, true)),

@@ -151,9 +151,7 @@ impl Failure {
         let cause = self.cause();
         match (self.status, expect) {
             (Some(409 | 412), _) => return Put::Conflict,
-            (Some(404), Expect::Is(_)) if matches!(self.code.as_deref(), None | Some("NoSuchKey")) => {
-                return Put::Conflict;
-            }
+            (Some(404), Expect::Is(_)) if self.code.as_deref() == Some("NoSuchKey") => return Put::Conflict,
             (Some(501), _) => {
                 let what = format!("{place}: the server knows no conditional writes: {}", self.what);
                 let error = Error::new(Code::NoCompareAndSwap, what);
