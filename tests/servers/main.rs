@@ -1,1 +1,5 @@
-//! The engine against real servers behind a faulty network.
+//! Real servers, directly and behind a faulty network.
+
+mod network;
+mod probe;
+mod stores;

@@ -1,1 +1,6 @@
 //! Helpers shared by the tests.
+#![expect(clippy::missing_panics_doc, reason = "a helper of a test panics when the test has failed")]
+
+pub mod ground;
+pub mod http;
+pub mod servers;

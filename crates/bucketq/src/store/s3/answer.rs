@@ -133,7 +133,8 @@ impl Failure {
             (_, Some("NoSuchBucket")) => Code::NoSuchBucket,
             (_, Some("RequestTimeTooSkewed")) => Code::ClockSkew,
             (Some(429 | 503), _) | (_, Some("SlowDown")) => Code::Throttled,
-            (Some(401 | 403), _) => Code::Denied,
+            // versitygw says 404 to a key id it does not know.
+            (Some(401 | 403), _) | (_, Some("XAdminUserNotFound")) => Code::Denied,
             (None, _) if self.timed_out => Code::Timeout,
             _ => Code::Unreachable,
         }
@@ -150,7 +151,7 @@ impl Failure {
         let cause = self.cause();
         match (self.status, expect) {
             (Some(409 | 412), _) => return Put::Conflict,
-            (Some(404), Expect::Is(_)) if cause != Code::NoSuchBucket => return Put::Conflict,
+            (Some(404), Expect::Is(_)) if self.code.as_deref() == Some("NoSuchKey") => return Put::Conflict,
             (Some(501), _) => {
                 let what = format!("{place}: the server knows no conditional writes: {}", self.what);
                 let error = Error::new(Code::NoCompareAndSwap, what);
