@@ -4,6 +4,7 @@
 
 use crate::broken::{self, Broken};
 use crate::config::Options;
+use crate::error::{Code, Error, Result};
 use crate::head::{BaseRef, Head, MAX_RETIRED, MAX_WRITERS, Retired, SegmentRef, WriterEntry};
 use crate::pages::{Changes, Checksum};
 use crate::record::{CODEC_NONE, CODEC_ZSTD, Record};
@@ -44,11 +45,12 @@ pub fn record(
     after: (u32, Checksum),
     ops: u32,
     zstd: &mut zstd::bulk::Compressor<'_>,
-) -> Record {
+) -> Result<Record> {
     let raw = changes.delta().encode();
+    let raw_len = u32::try_from(raw.len())
+        .map_err(|_| Error::new(Code::FileFull, "one commit cannot change 4 GiB of pages: split it"))?;
     let packed = zstd.compress(&raw).ok().filter(|p| p.len() < raw.len());
-    let (codec, raw_len) = (if packed.is_some() { CODEC_ZSTD } else { CODEC_NONE }, raw.len() as u32);
-    Record {
+    Ok(Record {
         seq: known.commit_seq + 1,
         commit_id: a.commit_id,
         prev_commit_id: known.commit_id,
@@ -57,10 +59,10 @@ pub fn record(
         ops,
         page_count: after.0,
         checksum: after.1.0,
-        codec,
+        codec: if packed.is_some() { CODEC_ZSTD } else { CODEC_NONE },
         raw_len,
         frame: packed.unwrap_or(raw).into(),
-    }
+    })
 }
 
 /// Whether HEAD may refer to this base for the first time (P13, P17).

@@ -2,6 +2,8 @@
 //!
 //! Called by commit (builds the next one), settle and catchup (read what is there). Does no I/O and decides nothing.
 
+use bytes::Bytes;
+
 use crate::error::{Code, Error, Result};
 use crate::record::Record;
 use crate::wire::{Reader, Writer};
@@ -10,6 +12,8 @@ use crate::wire::{Reader, Writer};
 pub const MAGIC: &[u8; 8] = b"BUCKETQ\n";
 /// The format this version writes, and the newest it reads.
 pub const FORMAT: u16 = 1;
+/// Bytes of the header of format 1, up to the lists; a later one may be longer.
+pub const HEADER: usize = 224;
 /// Feature bits this version knows.
 pub const KNOWN_FEATURES: u32 = 0;
 /// References to segments HEAD can hold.
@@ -43,8 +47,10 @@ pub struct SegmentRef {
     pub to: u64,
     /// The random part of its key.
     pub rand: [u8; 8],
+    /// How the object as a whole is coded; 0 as it is, nothing else yet.
+    pub codec: u8,
     /// Bytes of the object.
-    pub len: u64,
+    pub len: u32,
     /// Hash of the object.
     pub hash: [u8; 16],
 }
@@ -126,6 +132,8 @@ pub struct Head {
     pub retired: Vec<Retired>,
     /// The newest deltas, in order, ending with this commit.
     pub tail: Vec<Record>,
+    /// Header fields of later versions, carried on as they are.
+    pub extra: Bytes,
 }
 
 impl Head {
@@ -137,7 +145,7 @@ impl Head {
         w.u16(self.format);
         w.u16(self.min_reader);
         w.u16(self.min_writer);
-        w.u16(0);
+        w.u16((HEADER + self.extra.len()) as u16);
         w.u32(self.reader_features);
         w.u32(self.writer_features);
         w.raw(&self.file_id);
@@ -162,11 +170,14 @@ impl Head {
         for n in [self.segments.len(), self.writers.len(), self.retired.len(), self.tail.len()] {
             w.u32(n as u32);
         }
+        w.raw(&self.extra);
         for s in &self.segments {
             w.u64(s.from);
             w.u64(s.to);
             w.raw(&s.rand);
-            w.u64(s.len);
+            w.u32(s.len);
+            w.u8(s.codec);
+            w.raw(&[0; 3]);
             w.raw(&s.hash);
         }
         for e in &self.writers {
@@ -197,8 +208,9 @@ impl Head {
                 format!("{what} is not the HEAD of a queue file: its first bytes are not {MAGIC:?}"),
             ));
         }
-        // The fields that say whether the rest can be understood stand first and never move.
-        let mut r = Reader::new(what, bytes);
+        // The magic, the fields that say whether the rest can be understood and the hash at the end never move, in no
+        // format: damage is told from a newer version.
+        let mut r = Reader::sealed(what, bytes)?;
         r.raw(8, "magic")?;
         let format = r.u16("format")?;
         let min_reader = r.u16("min_reader")?;
@@ -221,13 +233,14 @@ impl Head {
     }
 
     fn fields(r: &mut Reader<'_>) -> Result<Self> {
+        let header_len;
         r.raw(8, "magic")?;
         let mut head = Self {
             format: r.u16("format")?,
             min_reader: r.u16("min_reader")?,
             min_writer: r.u16("min_writer")?,
             reader_features: {
-                r.u16("reserved")?;
+                header_len = r.u16("header length")?;
                 r.u32("reader features")?
             },
             writer_features: r.u32("writer features")?,
@@ -258,15 +271,25 @@ impl Head {
             writers: vec![],
             retired: vec![],
             tail: vec![],
+            extra: Bytes::new(),
         };
         let counts =
             [r.u32("segment count")?, r.u32("writer count")?, r.u32("retired count")?, r.u32("tail count")?];
+        let more = usize::from(header_len)
+            .checked_sub(HEADER)
+            .ok_or_else(|| r.bad("its header is shorter than that of format 1"))?;
+        head.extra = Bytes::copy_from_slice(r.raw(more, "header")?);
         for _ in 0..counts[0] {
             head.segments.push(SegmentRef {
                 from: r.u64("segment")?,
                 to: r.u64("segment")?,
                 rand: r.array("segment")?,
-                len: r.u64("segment")?,
+                len: r.u32("segment")?,
+                codec: {
+                    let codec = r.u8("segment")?;
+                    r.raw(3, "reserved")?;
+                    codec
+                },
                 hash: r.array("segment")?,
             });
         }
@@ -380,12 +403,17 @@ impl Head {
 
     /// Bytes of this HEAD without its tail.
     pub fn fixed_len(&self) -> usize {
-        240 + 16 + self.segments.len() * 48 + self.writers.len() * 40 + self.retired.len() * 40
+        HEADER
+            + 16
+            + self.extra.len()
+            + self.segments.len() * 48
+            + self.writers.len() * 40
+            + self.retired.len() * 40
     }
 
     /// Bytes of the log since the base: what a base would save a reader.
     pub fn log_len(&self) -> u64 {
-        self.segments.iter().map(|s| s.len).sum::<u64>()
+        self.segments.iter().map(|s| u64::from(s.len)).sum::<u64>()
             + self.tail.iter().map(|r| r.encoded_len() as u64).sum::<u64>()
     }
 }

@@ -33,11 +33,14 @@ pub fn decode(
     file_id: &[u8; 16],
     lineage_id: &[u8; 16],
 ) -> Result<Vec<Record>> {
-    if bytes.len() as u64 != r.len {
+    if bytes.len() != r.len as usize {
         return Err(corrupt(what, &format!("it has {} bytes where HEAD says {}", bytes.len(), r.len)));
     }
     if hash(bytes) != r.hash {
         return Err(corrupt(what, "its hash is not the one in HEAD"));
+    }
+    if r.codec != 0 {
+        return Err(corrupt(what, &format!("its codec {} is not known", r.codec)));
     }
     let mut rd = Reader::sealed(what, bytes)?;
     if rd.raw(8, "magic")? != MAGIC {

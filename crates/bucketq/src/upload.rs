@@ -164,8 +164,8 @@ impl Uploads {
         let mut left = head.segments.as_slice();
         // Four of one size become one of the next: the references stay few and each record is written a few times.
         loop {
-            let alike = left.iter().rev().take_while(|s| tier(s.len) <= tier(bytes)).count();
-            let merged: u64 = left[left.len() - alike..].iter().map(|s| s.len).sum();
+            let alike = left.iter().rev().take_while(|s| tier(u64::from(s.len)) <= tier(bytes)).count();
+            let merged: u64 = left[left.len() - alike..].iter().map(|s| u64::from(s.len)).sum();
             if alike < 3 || bytes + merged > MERGED_MAX {
                 break;
             }
@@ -179,7 +179,7 @@ impl Uploads {
         let rand = self.rand();
         let key = keys::segment(&self.name, &head.file_id, from, to, &rand);
         let body = segment::encode(&head.file_id, &head.lineage_id, &records);
-        let made = SegmentRef { from, to, rand, len: body.len() as u64, hash: hash(&body) };
+        let made = SegmentRef { from, to, rand, codec: 0, len: body.len() as u32, hash: hash(&body) };
         let store = Arc::clone(&self.store);
         let task = tokio::spawn(async move { store.put_new(&key, body.into()).await });
         self.ready = None;

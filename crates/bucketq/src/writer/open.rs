@@ -287,12 +287,13 @@ impl Opener {
             writers: vec![],
             retired: vec![],
             tail: vec![],
+            extra: Bytes::new(),
         };
         let attempt =
             Attempt { writer: self.env.bytes(), number: 1, commit_id: self.env.bytes(), commit_ms: now };
         let mut zstd = zstd::bulk::Compressor::new(1)
             .map_err(|e| Error::new(Code::Internal, "zstd cannot be set up").because(e))?;
-        let record = commit::record(&nothing, &attempt, &changes, after, 0, &mut zstd);
+        let record = commit::record(&nothing, &attempt, &changes, after, 0, &mut zstd)?;
         Ok(commit::next(&nothing, &attempt, &record, Fresh::default(), &self.options).encode().into())
     }
 }

@@ -78,7 +78,7 @@ impl Writer {
             Attempt { writer: self.id, number: self.attempt, commit_id: self.draw_commit_id(), commit_ms };
         let after = self.chain.pages.with(|p| (p.page_count(), p.checksum()));
         let ops = outcomes.iter().filter(|o| o.is_ok()).count() as u32;
-        let record = commit::record(&self.chain.head, &attempt, changes, after, ops, &mut self.zstd);
+        let record = commit::record(&self.chain.head, &attempt, changes, after, ops, &mut self.zstd)?;
         self.pace.record = (self.pace.record * 7 + record.encoded_len()) / 8;
 
         let mut head = self.next_head(&attempt, &record);
