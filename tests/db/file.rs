@@ -63,7 +63,7 @@ fn what_is_reopened_is_what_was_committed() {
 #[test]
 fn a_damaged_state_is_corrupt_and_not_a_panic() {
     let hostile = [
-        "UPDATE jobs SET queue = 77",
+        "UPDATE jobs SET backoff = 5",
         "UPDATE jobs SET worker = 5, backoff = 5",
         "UPDATE jobs SET content_type = 5",
         "UPDATE jobs SET tries = -1",

@@ -54,10 +54,16 @@ fn each_filter_lets_its_jobs_through() {
     let several = vec![State::Scheduled, State::Done, State::Leased];
     assert_eq!(numbers(&mut w, &Filter { states: several, ..Filter::default() }), [1001, 1002, 1003, 1006]);
     assert_eq!(numbers(&mut w, &Filter { expired: true, ..Filter::default() }), [1001]);
-    assert_eq!(numbers(&mut w, &Filter { expired: true, states: vec![State::Done], ..p() }), []);
+    assert_eq!(
+        numbers(&mut w, &Filter { expired: true, states: vec![State::Done], ..p() }),
+        Vec::<u32>::new()
+    );
     assert_eq!(numbers(&mut w, &Filter { group: Some("g".into()), ..Filter::default() }), [1007]);
-    assert_eq!(numbers(&mut w, &Filter { group: Some("g".into()), expired: true, ..p() }), []);
-    assert_eq!(numbers(&mut w, &Filter { queue: Some("unknown".into()), ..Filter::default() }), []);
+    assert_eq!(numbers(&mut w, &Filter { group: Some("g".into()), expired: true, ..p() }), Vec::<u32>::new());
+    assert_eq!(
+        numbers(&mut w, &Filter { queue: Some("unknown".into()), ..Filter::default() }),
+        Vec::<u32>::new()
+    );
     assert_eq!(w.list(&Filter { states: vec![State::Dead], ..p() })[0].last_error.as_deref(), Some("why"));
 }
 
@@ -122,7 +128,10 @@ fn the_age_is_that_of_the_job_claimable_longest() {
     let age = |w: &mut World| w.queue("q").oldest_ready_ms;
     w.ok(&enqueue(
         "q",
-        [New { when: When::In(100), ..job(1) }, New { when: When::At(3), priority: 5, ..job(2) }],
+        [
+            New { when: When::In(100), priority: 9, ..job(1) },
+            New { when: When::At(3), priority: 5, ..job(2) },
+        ],
     ));
     w.wait(10);
     assert_eq!(age(&mut w), Some(10), "a time in the past does not make a job older than its enqueue");
