@@ -23,6 +23,10 @@ fn every_hot_statement_uses_its_index() {
         ("first expiry", "COVERING INDEX jobs_leased (queue=?)"),
         ("head of a group", "jobs_group (queue=? AND group_name=?)"),
         ("oldest finished", "jobs_finished (queue=?)"),
+        ("drop results", "SEARCH results USING INTEGER PRIMARY KEY"),
+        ("drop errors", "SEARCH errors USING INTEGER PRIMARY KEY"),
+        ("drop bodies", "SEARCH bodies USING INTEGER PRIMARY KEY"),
+        ("drop jobs", "jobs_finished (queue=? AND ends_ms<?)"),
         ("expired keys", "COVERING INDEX dedup_until"),
         ("purge scheduled", "jobs_scheduled (queue=?)"),
         ("purge leased", "jobs_leased (queue=?)"),
@@ -46,6 +50,23 @@ fn every_hot_statement_uses_its_index() {
         assert!(plan.contains(index), "{name}: {plan}");
         assert!(!plan.contains("TEMP B-TREE"), "{name} sorts: {plan}");
         assert!(!plan.contains("SCAN"), "{name} scans: {plan}");
+    }
+}
+
+#[test]
+fn a_statement_is_prepared_once_whatever_is_bound() {
+    let w = World::default();
+    for (name, sql) in PLANNED {
+        let mut stmt = w.db.connection().prepare(sql).expect(sql);
+        for value in 0..4 {
+            for i in 1..=stmt.parameter_count() {
+                stmt.raw_bind_parameter(i, value).expect("binds");
+            }
+            let mut rows = stmt.raw_query();
+            while rows.next().expect("runs").is_some() {}
+        }
+        let again = stmt.get_status(rusqlite::StatementStatus::RePrepare);
+        assert_eq!(again, 0, "{name} is prepared again when a value changes");
     }
 }
 
