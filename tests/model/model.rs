@@ -174,7 +174,9 @@ impl Model {
                     .filter(|j| j.queue == *queue && states.contains(&j.state))
                     .map(|j| j.seq)
                     .collect();
-                gone.iter().for_each(|seq| self.delete(*seq));
+                for seq in &gone {
+                    self.delete(*seq);
+                }
                 self.advance(act);
                 Ok(Outcome::Purged { count: gone.len() as u64 })
             }
@@ -380,11 +382,11 @@ impl Model {
         let delay = delay_ms.unwrap_or_else(|| {
             let most = match job.new.backoff {
                 Backoff::Exponential { base_ms, max_ms, .. } => (base_ms << (job.attempt - 1)).min(max_ms),
-                _ => 0,
+                Backoff::None => 0,
             };
             let least = match job.new.backoff {
                 Backoff::Exponential { jitter_percent, .. } => most - most * i64::from(jitter_percent) / 100,
-                _ => 0,
+                Backoff::None => 0,
             };
             match real {
                 Some(Outcome::Nacked { run_at_ms, .. }) => {

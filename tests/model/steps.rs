@@ -158,7 +158,11 @@ fn new() -> impl Strategy<Value = New> {
     (number().prop_map(id), payload(), -2..3_i32, when, 1..4_u32, backoff, names).prop_map(
         |(id, payload, priority, when, max_attempts, backoff, (dedup, group, header))| {
             let id: JobId = id;
-            let headers = if header { [("k".to_owned(), "v".to_owned())].into() } else { Default::default() };
+            let headers = if header {
+                [("k".to_owned(), "v".to_owned())].into()
+            } else {
+                std::collections::BTreeMap::default()
+            };
             New { id, payload, priority, when, max_attempts, backoff, dedup, group, headers }
         },
     )

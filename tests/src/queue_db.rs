@@ -1,5 +1,7 @@
 //! A database of a queue file in memory with a virtual clock, and what must hold of it at every commit.
 
+#![expect(clippy::missing_panics_doc, reason = "a helper of tests panics when the test has failed")]
+
 use std::collections::BTreeMap;
 
 use bucketq::db::{Db, Limits, Moment};
@@ -220,7 +222,8 @@ fn rows(conn: &Connection, sql: &str) -> Vec<String> {
     let mut stmt = conn.prepare(sql).expect("prepares");
     let columns = stmt.column_count();
     stmt.query_map([], |row| {
-        Ok((0..columns).map(|i| format!("{:?}|", row.get_ref_unwrap(i))).collect::<String>())
+        let cells: Vec<_> = (0..columns).map(|i| format!("{:?}|", row.get_ref_unwrap(i))).collect();
+        Ok(cells.concat())
     })
     .expect("runs")
     .map(|row| row.expect("reads"))
