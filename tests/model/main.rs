@@ -4,6 +4,7 @@
 //! After each op the outcomes are compared, after each step the whole state; `queue_db` adds what must hold
 //! of the database whatever the model says.
 
+mod acts;
 mod model;
 mod steps;
 
@@ -95,7 +96,7 @@ fn run(steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
     #[test]
     fn the_database_does_what_the_model_does(steps in steps()) {
