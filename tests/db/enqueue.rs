@@ -140,13 +140,15 @@ fn expired_keys_are_cleared_in_bounded_batches() {
     w.ok(&enqueue("q", [keyed(900, "stays", DedupScope::Window(10_000))]));
     w.wait(50);
     let mut left = Vec::new();
-    for n in 1000..1004 {
-        w.ok(&enqueue("q", [job(n)]));
+    // Not cleared yet by its own enqueue, and still no longer in the way.
+    let waiting = [keyed(1000, "k249", DedupScope::Window(10_000)), job(1001), job(1002), job(1003)];
+    for new in waiting {
+        assert!(!entries(w.ok(&enqueue("q", [new])))[0].deduplicated);
         left.push(
             w.db.connection().query_row("SELECT count(*) FROM dedup", [], |r| r.get::<_, i64>(0)).unwrap(),
         );
     }
-    assert_eq!(left, [151, 51, 1, 1]);
+    assert_eq!(left, [151, 51, 2, 2]);
 }
 
 #[test]
