@@ -4,3 +4,5 @@
 pub mod ground;
 pub mod http;
 pub mod servers;
+
+pub mod queue_db;

@@ -42,13 +42,14 @@ impl Turn<'_> {
     /// Make claimable what time allows, at least enough for `wanted` jobs if there are so many.
     pub fn revive(&mut self, line: usize, wanted: usize) -> Try<()> {
         let batch = wanted.max(BATCH);
-        if self.line(line).marks.due_ms <= self.now_ms {
-            self.promote(line, batch)?;
-        }
         // A batch of leases may all end dead, with others behind them that can be claimed.
         let mut revived = 0;
         while revived < wanted && self.line(line).marks.expiry_ms <= self.now_ms {
             revived += self.reclaim(line, batch)?;
+        }
+        // Second, since the end of a group's head may let a scheduled job forward.
+        if self.line(line).marks.due_ms <= self.now_ms {
+            self.promote(line, batch)?;
         }
         Ok(())
     }

@@ -32,13 +32,16 @@ impl Turn<'_> {
     }
 
     fn enqueue_one(&mut self, queue: &str, job: &New) -> Try<Enqueued> {
-        if let Some(dedup) = &job.dedup {
-            if let Some(there) = self.known(&job.id)? {
-                return Ok(there);
-            }
-            if let Some(there) = self.duplicate(queue, dedup)? {
-                return Ok(there);
-            }
+        // The insert notices a known id by itself, but then a queue would have been made for nothing.
+        if (job.dedup.is_some() || self.find_line(queue)?.is_none())
+            && let Some(there) = self.known(&job.id)?
+        {
+            return Ok(there);
+        }
+        if let Some(dedup) = &job.dedup
+            && let Some(there) = self.duplicate(queue, dedup)?
+        {
+            return Ok(there);
         }
         let line = self.make_line(queue)?;
         let queue = self.line(line).id;

@@ -76,15 +76,11 @@ impl Turn<'_> {
         };
         let mut leaving = Vec::new();
         for state in State::ALL.into_iter().filter(|s| states.contains(s)) {
-            let sql = of_state(state);
-            leaving.extend(
-                self.conn
-                    .prepare_cached(sql)?
-                    .query_map([self.line(line).id], |row| {
-                        Ok((Leaving::read(row)?, row.get::<_, Option<String>>(6)?))
-                    })?
-                    .collect::<rusqlite::Result<Vec<_>>>()?,
-            );
+            let mut stmt = self.conn.prepare_cached(of_state(state))?;
+            let mut rows = stmt.query([self.line(line).id])?;
+            while let Some(row) = rows.next()? {
+                leaving.push((Leaving::read(row)?, row.get::<_, Option<String>>(5)?));
+            }
         }
         for (job, _) in &leaving {
             self.delete(line, job)?;
@@ -117,7 +113,7 @@ pub(super) const fn of_state(state: State) -> &'static str {
     macro_rules! of {
         ($when:literal) => {
             concat!(
-                "SELECT seq, state, tries, id, dedup, body, iif(state <= 4, group_name, NULL) FROM jobs \
+                "SELECT seq, state, id, dedup, body, iif(state <= 4, group_name, NULL) FROM jobs \
                  WHERE queue = ?1 AND ",
                 $when
             )

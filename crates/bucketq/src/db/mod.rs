@@ -256,6 +256,9 @@ impl Db {
 fn settings(conn: &Connection) -> rusqlite::Result<()> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    // Without this the planner peeks at bound values when it weighs a partial index, and every binding of a new value
+    // then prepares the statement again: a claim took 40 us instead of 6.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     conn.execute_batch("PRAGMA temp_store = MEMORY; PRAGMA cache_spill = OFF; PRAGMA cell_size_check = ON;")
 }
 

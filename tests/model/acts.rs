@@ -1,0 +1,342 @@
+//! What each op does to the model: what the docs say, in the fewest words, with no thought for speed.
+
+use bucketq::error::Code;
+use bucketq::job::{Backoff, Claimed, DedupScope, JobId, New, Payload, State, When};
+use bucketq::op::{Claim, Enqueued, Held, Op, Outcome};
+
+use crate::model::{Act, Answer, MJob, Model};
+
+impl Model {
+    /// Apply an op. `real` is what the database did: asked only for the jitter of a back-off, and checked.
+    pub fn apply(&mut self, op: &Op, act: Act, real: Option<&Outcome>) -> Answer {
+        match op {
+            Op::Enqueue { queue, jobs } => {
+                Ok(Outcome::Enqueued(jobs.iter().map(|new| self.enqueue(queue, new, act)).collect()))
+            }
+            Op::Claim(claim) => Ok(Outcome::Claimed(self.claim(claim, act))),
+            Op::Ack { held, result } => self.ack(held, result.as_ref(), act),
+            Op::Nack { held, delay_ms, error } => self.nack(held, *delay_ms, error.as_ref(), act, real),
+            Op::Release { held } => {
+                let job = self.proven(held)?;
+                if job.state != State::Ready {
+                    leased(job)?;
+                    job.attempt -= 1;
+                    job.state = State::Ready;
+                    job.run_at_ms = act.now_ms;
+                }
+                Ok(Outcome::Released)
+            }
+            Op::Reject { held, error } => {
+                let job = self.proven(held)?;
+                if job.state != State::Dead {
+                    leased(job)?;
+                    job.last_error = error.clone().or(job.last_error.take());
+                    let seq = job.seq;
+                    self.finish(seq, State::Dead, act);
+                }
+                Ok(Outcome::Rejected)
+            }
+            Op::Extend { held, lease_ms } => {
+                let job = self.proven(held)?;
+                leased(job)?;
+                job.ends_ms = act.now_ms + lease_ms;
+                Ok(Outcome::Extended { expires_ms: job.ends_ms })
+            }
+            Op::Cancel { id, leased } => self.cancel(*id, *leased, act),
+            Op::Requeue { id, run } => self.requeue(*id, *run, act),
+            Op::Purge { queue, states } => {
+                self.queues.get(queue).ok_or(Code::NoSuchQueue)?;
+                let gone: Vec<_> = self
+                    .jobs
+                    .values()
+                    .filter(|j| j.queue == *queue && states.contains(&j.state))
+                    .map(|j| j.seq)
+                    .collect();
+                for seq in &gone {
+                    self.delete(*seq);
+                }
+                self.advance(act);
+                Ok(Outcome::Purged { count: gone.len() as u64 })
+            }
+            Op::Pause { queue } => {
+                self.make_queue(queue).paused = true;
+                Ok(Outcome::Paused)
+            }
+            Op::Resume { queue } => {
+                self.make_queue(queue).paused = false;
+                Ok(Outcome::Resumed)
+            }
+            Op::Atomic(ops) => {
+                let before = self.clone();
+                let mut outcomes = Vec::new();
+                for (i, op) in ops.iter().enumerate() {
+                    let real = match real {
+                        Some(Outcome::Atomic(outcomes)) => outcomes.get(i),
+                        _ => None,
+                    };
+                    match self.apply(op, act, real) {
+                        Ok(outcome) => outcomes.push(outcome),
+                        Err(e) => {
+                            *self = before;
+                            return Err(e);
+                        }
+                    }
+                }
+                Ok(Outcome::Atomic(outcomes))
+            }
+            other => panic!("the model knows no {other:?}"),
+        }
+    }
+
+    fn enqueue(&mut self, queue: &str, new: &New, act: Act) -> Enqueued {
+        if let Some(job) = self.job(new.id) {
+            return Enqueued { id: new.id, deduplicated: false, commit_seq: job.seq >> 24 };
+        }
+        if let Some(dedup) = &new.dedup
+            && let Some((id, first_seq, until)) = self.dedup.get(&(queue.to_owned(), dedup.key.clone()))
+        {
+            let job = self.job(*id);
+            let counts = until.map_or(job.is_some_and(MJob::live), |until| until > act.now_ms);
+            if counts {
+                let seq = job.map_or(*first_seq, |j| j.seq);
+                return Enqueued { id: *id, deduplicated: true, commit_seq: seq >> 24 };
+            }
+        }
+        self.make_queue(queue);
+        let seq = self.next_seq(act);
+        if let Some(dedup) = &new.dedup {
+            let until = match dedup.scope {
+                DedupScope::Window(ms) => Some(act.now_ms + ms),
+                DedupScope::Unfinished => None,
+            };
+            self.dedup.insert((queue.to_owned(), dedup.key.clone()), (new.id, seq, until));
+        }
+        let run_at_ms = match new.when {
+            When::Now => act.now_ms,
+            When::In(ms) => act.now_ms + ms,
+            When::At(ms) => ms,
+        };
+        let job = MJob {
+            new: new.clone(),
+            queue: queue.to_owned(),
+            seq,
+            state: if run_at_ms > act.now_ms { State::Scheduled } else { State::Ready },
+            held: self.busy(queue, new.group.as_ref()),
+            run: 0,
+            attempt: 0,
+            enqueued_ms: act.now_ms,
+            run_at_ms,
+            claimed: None,
+            ends_ms: act.now_ms,
+            token: None,
+            last_error: None,
+            result: None,
+        };
+        self.jobs.insert(seq, job);
+        Enqueued { id: new.id, deduplicated: false, commit_seq: act.commit_seq }
+    }
+
+    fn busy(&self, queue: &str, group: Option<&String>) -> bool {
+        group.is_some()
+            && self.jobs.values().any(|j| j.queue == queue && j.new.group.as_ref() == group && j.live())
+    }
+
+    /// The first live job of each group is not held.
+    fn advance(&mut self, act: Act) {
+        let mut seen = Vec::new();
+        for job in self.jobs.values_mut().filter(|j| j.new.group.is_some() && j.live()) {
+            let group = (job.queue.clone(), job.new.group.clone());
+            if !seen.contains(&group) {
+                seen.push(group);
+                if job.held {
+                    job.held = false;
+                    job.run_at_ms = job.run_at_ms.max(act.now_ms);
+                }
+            }
+        }
+    }
+
+    fn claim(&mut self, claim: &Claim, act: Act) -> Vec<Claimed> {
+        let now_ms = act.now_ms;
+        let mine: Vec<_> =
+            self.jobs.values().filter(|j| self.looks_at(&claim.queues, &j.queue)).map(|j| j.seq).collect();
+        if claim.again {
+            let mut held: Vec<_> = mine
+                .iter()
+                .map(|seq| &self.jobs[seq])
+                .filter(|j| j.state == State::Leased && j.token == Some(claim.token) && j.ends_ms > now_ms)
+                .collect();
+            held.sort_by_key(|j| (j.new.priority, j.seq));
+            if !held.is_empty() {
+                return held.into_iter().map(|j| j.claimed(now_ms)).collect();
+            }
+        }
+        for seq in &mine {
+            let job = self.at(*seq);
+            if job.state == State::Leased && job.ends_ms <= now_ms {
+                job.token = None;
+                if job.attempt >= job.new.max_attempts {
+                    let n = job.new.max_attempts;
+                    job.last_error = Some(format!("lease expired after attempt {n} of {n}"));
+                    job.state = State::Dead;
+                    job.ends_ms = now_ms;
+                } else {
+                    job.state = State::Ready;
+                    job.run_at_ms = job.ends_ms;
+                }
+            }
+        }
+        self.advance(act);
+        for seq in &mine {
+            let job = self.at(*seq);
+            if job.state == State::Scheduled && !job.held && job.run_at_ms <= now_ms {
+                job.state = State::Ready;
+            }
+        }
+        let mut ready: Vec<_> = mine
+            .iter()
+            .map(|seq| &self.jobs[seq])
+            .filter(|j| j.state == State::Ready && !j.held)
+            .map(|j| (j.new.priority, j.seq))
+            .collect();
+        ready.sort_unstable();
+        let mut taken = Vec::new();
+        for (_, seq) in ready.into_iter().take(claim.max as usize) {
+            let job = self.at(seq);
+            job.state = State::Leased;
+            job.attempt += 1;
+            job.claimed = Some((now_ms, act.commit_seq, claim.worker.clone()));
+            job.ends_ms = now_ms + claim.lease_ms;
+            job.token = Some(claim.token);
+            taken.push(job.claimed(now_ms));
+        }
+        taken
+    }
+
+    fn proven(&mut self, held: &Held) -> Answer<&mut MJob> {
+        let seq = self.seq_of(held.id)?;
+        let job = self.at(seq);
+        if job.token == Some(held.token) { Ok(job) } else { Err(Code::LeaseLost) }
+    }
+
+    fn ack(&mut self, held: &Held, result: Option<&Payload>, act: Act) -> Answer {
+        let job = self.proven(held)?;
+        if job.state != State::Done {
+            leased(job)?;
+            job.result = result.cloned();
+            let seq = job.seq;
+            self.finish(seq, State::Done, act);
+        }
+        Ok(Outcome::Acked)
+    }
+
+    fn nack(
+        &mut self,
+        held: &Held,
+        delay_ms: Option<i64>,
+        error: Option<&String>,
+        act: Act,
+        real: Option<&Outcome>,
+    ) -> Answer {
+        let job = self.proven(held)?;
+        if matches!(job.state, State::Ready | State::Scheduled | State::Dead) {
+            return Ok(Outcome::Nacked { state: job.state, run_at_ms: job.run_at_ms });
+        }
+        leased(job)?;
+        job.last_error = error.cloned().or(job.last_error.take());
+        let (seq, run_at_ms) = (job.seq, job.run_at_ms);
+        if job.attempt >= job.new.max_attempts {
+            self.finish(seq, State::Dead, act);
+            return Ok(Outcome::Nacked { state: State::Dead, run_at_ms });
+        }
+        let delay = delay_ms.unwrap_or_else(|| {
+            let most = match job.new.backoff {
+                Backoff::Exponential { base_ms, max_ms, .. } => (base_ms << (job.attempt - 1)).min(max_ms),
+                Backoff::None => 0,
+            };
+            let least = match job.new.backoff {
+                Backoff::Exponential { jitter_percent, .. } => most - most * i64::from(jitter_percent) / 100,
+                Backoff::None => 0,
+            };
+            match real {
+                Some(Outcome::Nacked { run_at_ms, .. }) => {
+                    let delay = run_at_ms - act.now_ms;
+                    assert!(
+                        (least..=most).contains(&delay),
+                        "a back-off of {delay} ms, not {least} to {most}"
+                    );
+                    delay
+                }
+                // The atomic fails later on: any will do.
+                _ => most,
+            }
+        });
+        job.run_at_ms = act.now_ms + delay;
+        job.state = if delay > 0 { State::Scheduled } else { State::Ready };
+        Ok(Outcome::Nacked { state: job.state, run_at_ms: job.run_at_ms })
+    }
+
+    fn finish(&mut self, seq: u64, state: State, act: Act) {
+        let job = self.at(seq);
+        job.state = state;
+        job.ends_ms = act.now_ms;
+        let queue = job.queue.clone();
+        self.advance(act);
+        let mut kept: Vec<_> = self
+            .jobs
+            .values()
+            .filter(|j| j.queue == queue && matches!(j.state, State::Done | State::Cancelled))
+            .map(|j| (j.ends_ms, j.seq))
+            .collect();
+        kept.sort_unstable();
+        let excess = kept.len().saturating_sub(self.queues[&queue].retain as usize);
+        for (_, seq) in kept.into_iter().take(excess) {
+            self.delete(seq);
+        }
+    }
+
+    fn delete(&mut self, seq: u64) {
+        let job = self.jobs.remove(&seq).expect("there");
+        self.dedup.retain(|_, (id, _, until)| until.is_some() || *id != job.new.id);
+    }
+
+    fn cancel(&mut self, id: JobId, leased: bool, act: Act) -> Answer {
+        let seq = self.seq_of(id)?;
+        let was = self.at(seq).state;
+        match was {
+            State::Cancelled => return Ok(Outcome::Cancelled { was }),
+            State::Done | State::Dead => return Err(Code::State),
+            State::Leased if !leased => return Err(Code::State),
+            _ => {}
+        }
+        self.finish(seq, State::Cancelled, act);
+        Ok(Outcome::Cancelled { was })
+    }
+
+    fn requeue(&mut self, id: JobId, run: Option<u32>, act: Act) -> Answer {
+        let seq = self.seq_of(id)?;
+        let job = &self.jobs[&seq];
+        if run.is_some_and(|run| run + 1 == job.run) {
+            return Ok(Outcome::Requeued { run: job.run });
+        }
+        if run.is_some_and(|run| run != job.run) || job.live() {
+            return Err(Code::State);
+        }
+        let held = self.busy(&job.queue.clone(), job.new.group.clone().as_ref());
+        let mut job = self.jobs.remove(&seq).expect("there");
+        job.seq = self.next_seq(act);
+        job.state = State::Ready;
+        job.held = held;
+        job.run += 1;
+        job.attempt = 0;
+        (job.enqueued_ms, job.run_at_ms, job.ends_ms) = (act.now_ms, act.now_ms, act.now_ms);
+        (job.claimed, job.token, job.last_error, job.result) = (None, None, None, None);
+        let run = job.run;
+        self.jobs.insert(job.seq, job);
+        Ok(Outcome::Requeued { run })
+    }
+}
+
+fn leased(job: &MJob) -> Answer<()> {
+    if job.state == State::Leased { Ok(()) } else { Err(Code::LeaseLost) }
+}

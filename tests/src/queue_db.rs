@@ -1,0 +1,288 @@
+//! A database of a queue file in memory with a virtual clock, and what must hold of it at every commit.
+
+#![expect(clippy::missing_panics_doc, reason = "a helper of tests panics when the test has failed")]
+
+use std::collections::BTreeMap;
+
+use bucketq::db::{Db, Limits, Moment};
+use bucketq::error::{Error, Result};
+use bucketq::job::{Claimed, Dedup, DedupScope, Job, JobId, New, Payload, State};
+use bucketq::lease::Token;
+use bucketq::op::{Claim, Held, Op, Outcome, Queues};
+use bucketq::query::{Answer, Detail, Filter, Query, QueueInfo};
+use rusqlite::Connection;
+
+/// Time at which worlds begin.
+pub const START_MS: i64 = 1_790_000_000_000;
+
+/// The id with this number.
+pub fn id(n: u32) -> JobId {
+    let mut random = [0; 10];
+    random[6..].copy_from_slice(&n.to_be_bytes());
+    JobId::new(START_MS, random)
+}
+
+/// The token with this number; 0 is not a token.
+pub fn token(n: u8) -> Token {
+    Token([n; 16])
+}
+
+/// A job with a small payload.
+pub fn job(n: u32) -> New {
+    New::new(id(n), Payload::text(format!("payload {n}")))
+}
+
+/// The same job with a dedup key.
+pub fn keyed(n: u32, key: &str, scope: DedupScope) -> New {
+    New { dedup: Some(Dedup { key: key.into(), scope }), ..job(n) }
+}
+
+/// The same job in a group.
+pub fn grouped(n: u32, group: &str) -> New {
+    New { group: Some(group.into()), ..job(n) }
+}
+
+/// An enqueue of these jobs.
+pub fn enqueue(queue: &str, jobs: impl IntoIterator<Item = New>) -> Op {
+    Op::Enqueue { queue: queue.into(), jobs: jobs.into_iter().collect() }
+}
+
+/// A claim on one queue for a minute.
+pub fn claim(queue: &str, max: u32, t: u8) -> Claim {
+    Claim {
+        queues: Queues::Named(vec![queue.into()]),
+        max,
+        lease_ms: 60_000,
+        worker: "worker".into(),
+        token: token(t),
+        again: false,
+    }
+}
+
+/// Holding job `n` by token `t`.
+pub fn held(n: u32, t: u8) -> Held {
+    Held { id: id(n), token: token(t) }
+}
+
+/// A database with its clock; each op is a commit of its own unless said.
+#[derive(Debug)]
+pub struct World {
+    /// What is tested.
+    pub db: Db,
+    /// Time of the next commit.
+    pub now_ms: i64,
+    /// Number of the next commit.
+    pub commit_seq: u64,
+    /// Limits of every op.
+    pub limits: Limits,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self::on(Connection::open_in_memory().expect("SQLite opens"))
+    }
+}
+
+impl World {
+    /// A new queue file on this connection.
+    pub fn on(conn: Connection) -> Self {
+        conn.pragma_update(None, "page_size", 4096).expect("the page size is set");
+        Self {
+            db: Db::create(conn, START_MS).expect("the schema is made"),
+            now_ms: START_MS,
+            commit_seq: 1,
+            limits: Limits { max_payload: 256 * 1024, max_pages: 262_144 },
+        }
+    }
+
+    /// The commit being built.
+    pub fn at(&self) -> Moment {
+        Moment { now_ms: self.now_ms, commit_seq: self.commit_seq }
+    }
+
+    /// Let time pass.
+    pub fn wait(&mut self, ms: i64) {
+        self.now_ms += ms;
+    }
+
+    /// One op in a transaction that is open already.
+    pub fn apply(&mut self, op: &Op) -> Result<Outcome> {
+        let (at, limits) = (self.at(), self.limits);
+        self.db.apply(op, &at, &limits)
+    }
+
+    /// One op as a commit, with every invariant checked afterwards.
+    pub fn run(&mut self, op: &Op) -> Result<Outcome> {
+        self.db.begin().expect("begins");
+        let outcome = self.apply(op);
+        assert!(!self.db.poisoned(), "{op:?} broke the transaction: {outcome:?}");
+        self.db.commit().expect("commits");
+        self.commit_seq += 1;
+        check(self.db.connection());
+        outcome
+    }
+
+    /// An op that must work.
+    pub fn ok(&mut self, op: &Op) -> Outcome {
+        self.run(op).unwrap_or_else(|e| panic!("{op:?}: {e}"))
+    }
+
+    /// An op that must be refused, and must have changed nothing.
+    pub fn refused(&mut self, op: &Op) -> Error {
+        let before = dump(self.db.connection());
+        let error = match self.run(op) {
+            Err(error) => error,
+            Ok(outcome) => panic!("{op:?} was not refused: {outcome:?}"),
+        };
+        assert_eq!(before, dump(self.db.connection()), "{op:?} was refused and left a trace");
+        error
+    }
+
+    /// Claim, and the jobs.
+    pub fn claim(&mut self, claim: Claim) -> Vec<Claimed> {
+        match self.ok(&Op::Claim(claim)) {
+            Outcome::Claimed(jobs) => jobs,
+            other => panic!("a claim gave {other:?}"),
+        }
+    }
+
+    /// Claim, and the numbers of the jobs.
+    pub fn claim_numbers(&mut self, claim: Claim) -> Vec<u32> {
+        self.claim(claim).iter().map(|c| number(c.job.id)).collect()
+    }
+
+    /// One job.
+    pub fn detail(&mut self, n: u32) -> Option<Detail> {
+        match self.query(&Query::Get(id(n))) {
+            Answer::Job(detail) => detail.map(|d| *d),
+            other => panic!("a get gave {other:?}"),
+        }
+    }
+
+    /// One job that is there.
+    pub fn job(&mut self, n: u32) -> Job {
+        self.detail(n).unwrap_or_else(|| panic!("job {n} is gone")).job
+    }
+
+    /// The state of a job that is there.
+    pub fn state(&mut self, n: u32) -> State {
+        self.job(n).state
+    }
+
+    /// Every job that passes the filter, by pages of three.
+    pub fn list(&mut self, filter: &Filter) -> Vec<Job> {
+        let (mut jobs, mut after) = (Vec::new(), None);
+        loop {
+            match self.query(&Query::List { filter: filter.clone(), after, limit: 3 }) {
+                Answer::Page(page) => {
+                    jobs.extend(page.jobs);
+                    after = page.next;
+                }
+                other => panic!("a list gave {other:?}"),
+            }
+            if after.is_none() {
+                return jobs;
+            }
+        }
+    }
+
+    /// One queue that is there.
+    pub fn queue(&mut self, name: &str) -> QueueInfo {
+        match self.query(&Query::Queues) {
+            Answer::Queues(queues) => {
+                queues.into_iter().find(|q| q.name == name).unwrap_or_else(|| panic!("no queue {name}"))
+            }
+            other => panic!("queues gave {other:?}"),
+        }
+    }
+
+    /// A question that has an answer.
+    pub fn query(&mut self, query: &Query) -> Answer {
+        let at = self.at();
+        self.db.query(query, &at).unwrap_or_else(|e| panic!("{query:?}: {e}"))
+    }
+}
+
+/// The number in an id made by [`id`].
+pub fn number(id: JobId) -> u32 {
+    let bytes = id.as_bytes();
+    u32::from_be_bytes([bytes[12], bytes[13], bytes[14], bytes[15]])
+}
+
+/// Everything in every table, for telling whether two states are the same.
+pub fn dump(conn: &Connection) -> BTreeMap<String, Vec<String>> {
+    let tables = ["meta", "queues", "names", "jobs", "bodies", "results", "errors", "dedup"];
+    tables
+        .into_iter()
+        .map(|table| (table.to_owned(), rows(conn, &format!("SELECT * FROM {table}"))))
+        .collect()
+}
+
+fn rows(conn: &Connection, sql: &str) -> Vec<String> {
+    let mut stmt = conn.prepare(sql).expect("prepares");
+    let columns = stmt.column_count();
+    stmt.query_map([], |row| {
+        let cells: Vec<_> = (0..columns).map(|i| format!("{:?}|", row.get_ref_unwrap(i))).collect();
+        Ok(cells.concat())
+    })
+    .expect("runs")
+    .map(|row| row.expect("reads"))
+    .collect()
+}
+
+/// What holds at every commit; each query finds the rows that break a rule.
+const INVARIANTS: &[(&str, &str)] = &[
+    (
+        "the counts of a queue are those of its jobs",
+        "SELECT q.name FROM queues q WHERE (scheduled, ready, leased, done, dead, cancelled) IS NOT (
+           SELECT count(*) FILTER (WHERE state = 2), count(*) FILTER (WHERE state = 3),
+                  count(*) FILTER (WHERE state = 4), count(*) FILTER (WHERE state = 5),
+                  count(*) FILTER (WHERE state = 6), count(*) FILTER (WHERE state = 7)
+           FROM jobs j WHERE j.queue = q.id)",
+    ),
+    ("a job has a queue", "SELECT seq FROM jobs WHERE queue NOT IN (SELECT id FROM queues)"),
+    ("states are known", "SELECT seq FROM jobs WHERE state NOT BETWEEN 2 AND 7 OR tries < 2"),
+    ("a job without a group is not held", "SELECT seq FROM jobs WHERE group_name IS NULL AND held <> 0"),
+    (
+        "of the live jobs of a group all but the first are held",
+        "SELECT seq FROM jobs j WHERE group_name IS NOT NULL AND state <= 4 AND held <> (
+           seq <> (SELECT min(seq) FROM jobs h NOT INDEXED
+                   WHERE h.queue = j.queue AND h.group_name = j.group_name AND h.state <= 4))",
+    ),
+    (
+        "one job of a group is leased at a time",
+        "SELECT group_name FROM jobs WHERE state = 4 AND group_name IS NOT NULL
+         GROUP BY queue, group_name HAVING count(*) > 1",
+    ),
+    (
+        "the payload is where its kind says",
+        "SELECT seq FROM jobs WHERE NOT iif(payload_kind = 0, body IS NULL AND length(payload) = payload_len,
+           payload IS NULL AND payload_len = (SELECT length(bytes) FROM bodies WHERE id = body))",
+    ),
+    (
+        "a body has a job",
+        "SELECT id FROM bodies WHERE id NOT IN (SELECT body FROM jobs WHERE body IS NOT NULL)",
+    ),
+    (
+        "a result has a job that is done",
+        "SELECT seq FROM results WHERE seq NOT IN (SELECT seq FROM jobs WHERE state = 5)",
+    ),
+    ("an error has a job", "SELECT seq FROM errors WHERE seq NOT IN (SELECT seq FROM jobs)"),
+    (
+        "a job that was claimed has a token, and a leased one an end",
+        "SELECT seq FROM jobs WHERE (tries > 2 OR state = 4) AND token = zeroblob(16)",
+    ),
+    (
+        "a key without a window has a job",
+        "SELECT key FROM dedup WHERE until_ms IS NULL AND id NOT IN (SELECT id FROM jobs)",
+    ),
+];
+
+/// Panic unless the file is sound.
+pub fn check(conn: &Connection) {
+    for (rule, sql) in INVARIANTS {
+        let broken = rows(conn, sql);
+        assert!(broken.is_empty(), "{rule}, but not: {broken:?}");
+    }
+    assert_eq!(rows(conn, "PRAGMA integrity_check"), ["Text([111, 107])|"], "integrity_check");
+}
