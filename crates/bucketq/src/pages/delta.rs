@@ -122,18 +122,20 @@ impl Delta {
         if page_count > max_pages {
             return Err(corrupt(format!("it makes {page_count} pages where {max_pages} are allowed")));
         }
-        let mut patches = Vec::with_capacity(input.count(4)?);
+        let count = input.count(4)?;
+        let mut patches = Vec::with_capacity(count);
         let mut number = 0_u32;
         let mut literals = 0;
-        for _ in 0..patches.capacity() {
+        for _ in 0..count {
             let gap = input.number()?;
             number = match number.checked_add(gap) {
                 Some(next) if gap > 0 && next <= page_count => next,
                 _ => return Err(corrupt(format!("page {number} + {gap} of {page_count}"))),
             };
-            let mut runs = Vec::with_capacity(input.count(2)?);
+            let count = input.count(2)?;
+            let mut runs = Vec::with_capacity(count);
             let mut end = 0;
-            for _ in 0..runs.capacity() {
+            for _ in 0..count {
                 let run = input.run(end)?;
                 end = run.at + run.len;
                 if run.copy.is_none() {

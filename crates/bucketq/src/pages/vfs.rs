@@ -92,7 +92,10 @@ impl PageFile {
             .query_row("PRAGMA page_size", [], |row| row.get(0))
             .map_err(|e| told("read the page size", e))?;
         if page_size != PAGE as i64 {
-            return Err(Error::new(Code::Corrupt, format!("the database has pages of {page_size} bytes, not {PAGE}")));
+            return Err(Error::new(
+                Code::Corrupt,
+                format!("the database has pages of {page_size} bytes, not {PAGE}"),
+            ));
         }
         Ok(connection)
     }
