@@ -16,8 +16,9 @@ const GAP: usize = 4;
 const MIN_COPY: usize = 16;
 /// Pages with fewer bytes to tell are not searched for copies.
 const MIN_SEARCH: usize = 24;
-/// Every so many bytes of the old page can be the start of a copy; it is then stretched both ways.
-const STRIDE: usize = 4;
+/// Every so many bytes of the old page can be where a copy is noticed; it is then stretched both ways. Any stretch of
+/// `MIN_COPY` bytes holds one whole word at such a place.
+const STRIDE: usize = 8;
 const TABLE_BITS: u32 = 11;
 
 /// The pages of one commit as they differ from the state before. Sound by construction: its pages lie below its
@@ -121,18 +122,20 @@ impl Delta {
         if page_count > max_pages {
             return Err(corrupt(format!("it makes {page_count} pages where {max_pages} are allowed")));
         }
-        let mut patches = Vec::with_capacity(input.count(4)?);
+        let count = input.count(4)?;
+        let mut patches = Vec::with_capacity(count);
         let mut number = 0_u32;
         let mut literals = 0;
-        for _ in 0..patches.capacity() {
+        for _ in 0..count {
             let gap = input.number()?;
             number = match number.checked_add(gap) {
                 Some(next) if gap > 0 && next <= page_count => next,
                 _ => return Err(corrupt(format!("page {number} + {gap} of {page_count}"))),
             };
-            let mut runs = Vec::with_capacity(input.count(2)?);
+            let count = input.count(2)?;
+            let mut runs = Vec::with_capacity(count);
             let mut end = 0;
-            for _ in 0..runs.capacity() {
+            for _ in 0..count {
                 let run = input.run(end)?;
                 end = run.at + run.len;
                 if run.copy.is_none() {
@@ -235,9 +238,14 @@ fn differences(old: &Page, new: &Page) -> Vec<Run> {
     let mut runs = Vec::new();
     let mut from = 0;
     while let Some(at) = next_difference(old, new, from) {
-        let mut end = at + 1;
-        while let Some(next) = next_difference(old, new, end).filter(|next| next - end <= GAP) {
+        let mut end = at;
+        let mut next = at;
+        while next < PAGE && next - end <= GAP {
             end = next + 1;
+            while end < PAGE && old[end] != new[end] {
+                end += 1;
+            }
+            next = next_difference(old, new, end).unwrap_or(PAGE);
         }
         runs.push(Run { at, len: end - at, copy: None });
         from = end;
@@ -269,11 +277,14 @@ fn with_copies(old: &Page, new: &Page, runs: &[Run], table: &mut [u16; 1 << TABL
         let end = run.at + run.len;
         let mut told = run.at;
         let mut at = run.at;
+        let mut missed = 0;
         while at + 8 <= end {
             let looked = word(new, at);
             let from = usize::from(table[slot(looked)]);
             if word(old, from) != looked {
-                at += 1;
+                // The longer nothing is found, the less likely the next byte is: payloads are new.
+                missed += 1;
+                at += 1 + missed / 16;
                 continue;
             }
             let room = (end - at).min(PAGE - from);
@@ -290,6 +301,7 @@ fn with_copies(old: &Page, new: &Page, runs: &[Run], table: &mut [u16; 1 << TABL
             out.push(Run { at: at - back, len: back + forward, copy: Some(from - back) });
             at += forward;
             told = at;
+            missed = 0;
         }
         if told < end {
             out.push(Run { at: told, len: end - told, copy: None });

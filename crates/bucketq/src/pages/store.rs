@@ -21,7 +21,7 @@ const SCHEMA_COOKIE: std::ops::Range<usize> = 40..44;
 #[derive(Debug)]
 #[expect(clippy::struct_field_names, reason = "the pages are what it holds")]
 pub struct Pages {
-    pages: Vec<Arc<Page>>,
+    now: Vec<Arc<Page>>,
     /// Pre-images of what was written or cut off since the last take, by index. Pages added since have none.
     before: BTreeMap<usize, Arc<Page>>,
     /// Pages at the last take.
@@ -66,7 +66,7 @@ impl Pages {
     /// A file of no pages.
     pub fn new() -> Self {
         Self {
-            pages: Vec::new(),
+            now: Vec::new(),
             before: BTreeMap::new(),
             taken: 0,
             checksum: Checksum::default(),
@@ -85,9 +85,9 @@ impl Pages {
             ));
         }
         let mut new = Self::new();
-        new.pages.extend(whole.iter().map(|page| Arc::new(*page)));
-        new.taken = new.pages.len();
-        for (index, page) in new.pages.iter().enumerate() {
+        new.now.extend(whole.iter().map(|page| Arc::new(*page)));
+        new.taken = new.now.len();
+        for (index, page) in new.now.iter().enumerate() {
             new.checksum.toggle(number(index), page);
         }
         Ok(new)
@@ -95,19 +95,19 @@ impl Pages {
 
     /// Length in bytes.
     pub fn bytes(&self) -> u64 {
-        (self.pages.len() * PAGE) as u64
+        (self.now.len() * PAGE) as u64
     }
 
     /// Length in pages.
     pub fn page_count(&self) -> u32 {
-        self.pages.len() as u32
+        self.now.len() as u32
     }
 
     /// Fill `buf` from `offset` on, and say whether all of it was there; what lies past the end reads as zeros.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> bool {
         let mut done = 0;
         for (index, within, len) in spans(offset, buf.len()) {
-            let Some(page) = self.pages.get(index) else {
+            let Some(page) = self.now.get(index) else {
                 buf[done..].fill(0);
                 return false;
             };
@@ -122,8 +122,8 @@ impl Pages {
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         let mut done = 0;
         for (index, within, len) in spans(offset, data.len()) {
-            if index >= self.pages.len() {
-                self.pages.resize(index + 1, Arc::clone(&self.zeros));
+            if index >= self.now.len() {
+                self.now.resize(index + 1, Arc::clone(&self.zeros));
             }
             let part = &data[done..done + len];
             match <&Page>::try_from(part) {
@@ -138,10 +138,10 @@ impl Pages {
     /// and the end of its page becomes zeros.
     pub fn truncate(&mut self, bytes: u64) {
         let count = bytes.div_ceil(PAGE as u64) as usize;
-        for index in count..self.pages.len().min(self.taken) {
+        for index in count..self.now.len().min(self.taken) {
             self.keep(index);
         }
-        self.pages.resize(count, Arc::clone(&self.zeros));
+        self.now.resize(count, Arc::clone(&self.zeros));
         let within = (bytes % PAGE as u64) as usize;
         if within != 0 {
             self.page_mut(count - 1)[within..].fill(0);
@@ -157,14 +157,14 @@ impl Pages {
     pub fn take_changes(&mut self) -> Changes {
         let old = (self.taken as u32, self.checksum);
         let taken = self.taken;
-        let mut pages = Vec::with_capacity(self.before.len() + self.pages.len().saturating_sub(taken));
+        let mut pages = Vec::with_capacity(self.before.len() + self.now.len().saturating_sub(taken));
         for (index, before) in std::mem::take(&mut self.before) {
-            let after = self.pages.get(index).cloned();
+            let after = self.now.get(index).cloned();
             if after.as_ref().is_none_or(|after| !Arc::ptr_eq(after, &before) && **after != *before) {
                 pages.push(Change { index, before: Some(before), after });
             }
         }
-        for (index, page) in self.pages.iter().enumerate().skip(taken) {
+        for (index, page) in self.now.iter().enumerate().skip(taken) {
             pages.push(Change { index, before: None, after: Some(Arc::clone(page)) });
         }
         for change in &pages {
@@ -172,7 +172,7 @@ impl Pages {
                 self.checksum.toggle(number(change.index), side);
             }
         }
-        self.taken = self.pages.len();
+        self.taken = self.now.len();
         Changes { pages, old, new: (self.page_count(), self.checksum) }
     }
 
@@ -187,13 +187,13 @@ impl Pages {
             return Err(Error::new(Code::Internal, "undo of changes that are not the newest"));
         }
         let cookie = self.cookie();
-        self.pages.resize(changes.old.0 as usize, Arc::clone(&self.zeros));
+        self.now.resize(changes.old.0 as usize, Arc::clone(&self.zeros));
         for change in changes.pages {
             if let Some(before) = change.before {
-                self.pages[change.index] = before;
+                self.now[change.index] = before;
             }
         }
-        self.taken = self.pages.len();
+        self.taken = self.now.len();
         self.checksum = changes.old.1;
         self.schema_moved |= cookie != self.cookie();
         Ok(())
@@ -209,7 +209,7 @@ impl Pages {
         for (number, new_from) in delta.patches() {
             // A delta only names pages from 1 to its own page count.
             let index = number as usize - 1;
-            let page = new_from(&self.pages[index]);
+            let page = new_from(&self.now[index]);
             self.replace(index, &page);
         }
         self.schema_moved |= cookie != self.cookie();
@@ -218,7 +218,7 @@ impl Pages {
 
     /// The state of the last take: open changes are not in it.
     pub fn image(&self) -> Image {
-        let mut pages = self.pages.clone();
+        let mut pages = self.now.clone();
         pages.resize(self.taken, Arc::clone(&self.zeros));
         for (&index, before) in &self.before {
             pages[index] = Arc::clone(before);
@@ -232,13 +232,13 @@ impl Pages {
     }
 
     fn cookie(&self) -> Option<[u8; 4]> {
-        self.pages.first().and_then(|page| page[SCHEMA_COOKIE].try_into().ok())
+        self.now.first().and_then(|page| page[SCHEMA_COOKIE].try_into().ok())
     }
 
     /// Make sure that nothing is open. Pages written with what they held before do not count.
     fn settle(&mut self, what: &str) -> Result<()> {
-        let same = self.pages.len() == self.taken
-            && self.before.iter().all(|(&index, before)| *self.pages[index] == **before);
+        let same = self.now.len() == self.taken
+            && self.before.iter().all(|(&index, before)| *self.now[index] == **before);
         if !same {
             return Err(Error::new(Code::Internal, format!("{what} with open changes")));
         }
@@ -249,21 +249,21 @@ impl Pages {
     /// Remember page `index` as it was at the last take.
     fn keep(&mut self, index: usize) {
         if index < self.taken {
-            self.before.entry(index).or_insert_with(|| Arc::clone(&self.pages[index]));
+            self.before.entry(index).or_insert_with(|| Arc::clone(&self.now[index]));
         }
     }
 
     fn page_mut(&mut self, index: usize) -> &mut Page {
         self.keep(index);
-        Arc::make_mut(&mut self.pages[index])
+        Arc::make_mut(&mut self.now[index])
     }
 
     /// As writing all of `page_mut`, without copying first what is overwritten.
     fn replace(&mut self, index: usize, whole: &Page) {
         self.keep(index);
-        match Arc::get_mut(&mut self.pages[index]) {
+        match Arc::get_mut(&mut self.now[index]) {
             Some(page) => page.copy_from_slice(whole),
-            None => self.pages[index] = Arc::new(*whole),
+            None => self.now[index] = Arc::new(*whole),
         }
     }
 }
