@@ -126,7 +126,15 @@ impl Bucket {
     }
 
     /// Put if the condition holds; the new version, or none for 412. `is` without a version means If-None-Match:*.
-    pub fn put_if(&mut self, by: Who, at_ms: u64, key: &str, body: Bytes, is: Option<&str>, rng: &Rng) -> Option<String> {
+    pub fn put_if(
+        &mut self,
+        by: Who,
+        at_ms: u64,
+        key: &str,
+        body: Bytes,
+        is: Option<&str>,
+        rng: &Rng,
+    ) -> Option<String> {
         self.counts.puts += 1;
         let there = self.objects.get(key).map(|o| o.version.as_str());
         let lost_before = self.before.get(key).map(|o| o.version.as_str());
@@ -216,14 +224,15 @@ impl Bucket {
         match self.head().map(|l| &l.head) {
             Some(old) => {
                 if seq != old.commit_seq + 1 || head.prev_commit_id != old.commit_id {
-                    broken.push(format!("G2: commit {seq} is not built on commit {} it replaces", old.commit_seq));
+                    broken.push(format!(
+                        "G2: commit {seq} is not built on commit {} it replaces",
+                        old.commit_seq
+                    ));
                 }
                 succeeds(old, &head, &mut broken);
             }
-            None if self.landed.is_empty() => {
-                if seq != 1 || head.prev_commit_id != [0; 16] {
-                    broken.push(format!("the first HEAD is commit {seq}"));
-                }
+            None if self.landed.is_empty() && (seq != 1 || head.prev_commit_id != [0; 16]) => {
+                broken.push(format!("the first HEAD is commit {seq}"));
             }
             None => {}
         }
@@ -231,7 +240,9 @@ impl Bucket {
             let there = if known == seq { Some(&head.commit_id) } else { self.chain.get(&known) };
             // Beyond the log window nobody can tell (P23).
             if there != Some(&id) && known + 20 > seq {
-                broken.push(format!("P21, P22: {by} knew commit {known} and put commit {seq} over a history without it"));
+                broken.push(format!(
+                    "P21, P22: {by} knew commit {known} and put commit {seq} over a history without it"
+                ));
             }
         }
         if self.landed.iter().any(|l| l.head.commit_id == head.commit_id) {
@@ -242,7 +253,9 @@ impl Bucket {
                 broken.push(format!("P21: the tail of commit {seq} tells another commit {}", record.seq));
             }
         }
-        broken.extend(self.missing(&head).map(|what| format!("P13: commit {seq} refers to {what}, which is not there")));
+        broken.extend(
+            self.missing(&head).map(|what| format!("P13: commit {seq} refers to {what}, which is not there")),
+        );
         self.broken.extend(broken.into_iter().map(|what| format!("{at_ms} ms, {by}: {what}")));
         self.chain.insert(seq, head.commit_id);
         self.landed.push(Landed { bytes: body.clone(), head, at_ms, by });
@@ -276,7 +289,10 @@ fn succeeds(old: &Head, new: &Head, broken: &mut Vec<String>) {
     }
     for entry in &old.writers {
         if new.writers.iter().all(|e| e.id != entry.id) && entry.seq > new.forgotten_seq {
-            broken.push(format!("P4: commit {seq} forgets the writer of commit {} without saying so", entry.seq));
+            broken.push(format!(
+                "P4: commit {seq} forgets the writer of commit {} without saying so",
+                entry.seq
+            ));
         }
     }
 }
@@ -287,5 +303,5 @@ fn hex(rand: [u8; 8]) -> String {
 
 /// Whether this key is the one under compare-and-swap.
 pub fn is_head(key: &str) -> bool {
-    key.ends_with(".head")
+    key.rsplit_once('.').is_some_and(|(_, what)| what == "head")
 }

@@ -10,8 +10,8 @@ use bucketq::job::{Job, JobId, State};
 use bucketq::op::{Op, Outcome};
 
 use crate::bucket::Bucket;
-use crate::history::{Call, Hold, Verdict, verdict_of};
 use crate::history::History;
+use crate::history::{Call, Hold, Verdict, verdict_of};
 use crate::plan::Plan;
 use crate::workload::{enqueued, finishes};
 
@@ -29,7 +29,12 @@ pub fn always(plan: &Plan, history: &History, bucket: &Bucket) -> Vec<String> {
         if let Some(reply) = &call.reply
             && reply.at_ms - call.at_ms > limit
         {
-            bad.push(format!("{} waits {} ms for the answer to {}", call.who, reply.at_ms - call.at_ms, call.op.name()));
+            bad.push(format!(
+                "{} waits {} ms for the answer to {}",
+                call.who,
+                reply.at_ms - call.at_ms,
+                call.op.name()
+            ));
         }
     }
     bad
@@ -47,11 +52,14 @@ pub fn all(plan: &Plan, history: &History, bucket: &Bucket, last: &Jobs) -> Vec<
 
 /// Codes that nothing in this plan excuses.
 fn errors(plan: &Plan, history: &History) -> Vec<String> {
-    let never = [Code::RolledBack, Code::HeadMissing, Code::StoreBroken, Code::Internal, Code::Foreign, Code::TooNew];
+    let never =
+        [Code::RolledBack, Code::HeadMissing, Code::StoreBroken, Code::Internal, Code::Foreign, Code::TooNew];
     let mut bad = Vec::new();
     for (code, count) in &history.errors {
         let excused = match *code {
-            c if c == Code::Corrupt.as_str() || c == Code::Foreign.as_str() || c == Code::TooNew.as_str() => plan.damaged,
+            c if c == Code::Corrupt.as_str() || c == Code::Foreign.as_str() || c == Code::TooNew.as_str() => {
+                plan.damaged
+            }
             c if c == Code::ClockSkew.as_str() => plan.wild_clock.is_some(),
             c => never.iter().all(|n| n.as_str() != c),
         };
@@ -64,7 +72,8 @@ fn errors(plan: &Plan, history: &History) -> Vec<String> {
 
 /// G1: what a reply says is in the bucket when it is said. G6: and it was done once.
 fn replies(history: &History, bucket: &Bucket) -> Vec<String> {
-    let times: BTreeMap<u64, i64> = bucket.landed.iter().map(|l| (l.head.commit_seq, l.head.commit_ms)).collect();
+    let times: BTreeMap<u64, i64> =
+        bucket.landed.iter().map(|l| (l.head.commit_seq, l.head.commit_ms)).collect();
     let mut bad = Vec::new();
     for call in &history.calls {
         let Some((seq, ms, _)) = call.commit() else { continue };
@@ -96,7 +105,10 @@ fn looks(history: &History, last: &Jobs) -> Vec<String> {
     for look in &history.looks {
         let who = look.who;
         if look.seen > look.after {
-            bad.push(format!("P11: {who} is shown commit {} while the bucket is at {}", look.seen, look.after));
+            bad.push(format!(
+                "P11: {who} is shown commit {} while the bucket is at {}",
+                look.seen, look.after
+            ));
         }
         if look.fresh && look.seen < look.before {
             bad.push(format!("P11: {who} asks at commit {} and is shown {}", look.before, look.seen));
@@ -108,7 +120,9 @@ fn looks(history: &History, last: &Jobs) -> Vec<String> {
     }
     let requeued: BTreeSet<JobId> = history.calls.iter().filter_map(|c| requeue_of(&c.op)).collect();
     for (id, run, seq) in &history.seen {
-        let there = last.get(id).is_some_and(|j| (j.run, j.seq) == (*run, *seq) || (requeued.contains(id) && j.run > *run));
+        let there = last
+            .get(id)
+            .is_some_and(|j| (j.run, j.seq) == (*run, *seq) || (requeued.contains(id) && j.run > *run));
         if !there {
             bad.push(format!("P11: a reader saw {id} in commit {}, which has no such job", seq >> 24));
         }
@@ -153,8 +167,11 @@ fn overlaps(holds: &[Hold]) -> Vec<String> {
 
 /// G3: a stale token changes nothing; and a live one is never called stale.
 fn lost_leases(history: &History) -> Vec<String> {
-    let cancelled: BTreeSet<JobId> =
-        history.calls.iter().filter_map(|c| if let Op::Cancel { id, leased: true } = c.op { Some(id) } else { None }).collect();
+    let cancelled: BTreeSet<JobId> = history
+        .calls
+        .iter()
+        .filter_map(|c| if let Op::Cancel { id, leased: true } = c.op { Some(id) } else { None })
+        .collect();
     let mut claims: BTreeMap<JobId, Vec<u64>> = BTreeMap::new();
     for hold in &history.holds {
         claims.entry(hold.job).or_default().push(hold.fence);
@@ -172,13 +189,17 @@ fn lost_leases(history: &History) -> Vec<String> {
         let name = call.op.name();
         match &reply.result {
             Ok((seq, ..)) => {
-                let newer = claims.get(&held.id).and_then(|all| all.iter().find(|f| **f > fence && **f < *seq));
+                let newer =
+                    claims.get(&held.id).and_then(|all| all.iter().find(|f| **f > fence && **f < *seq));
                 if let Some(newer) = newer {
                     bad.push(format!("G3: {name} of {} with the token of commit {fence} works in commit {seq} although commit {newer} claimed it", held.id));
                 }
             }
             Err(e) if e.kind() == Kind::LeaseLost && reply.at_ms < until && !cancelled.contains(&held.id) => {
-                bad.push(format!("G5: {} loses its live lease on {} (until {until} ms) at {} ms", call.who, held.id, reply.at_ms));
+                bad.push(format!(
+                    "G5: {} loses its live lease on {} (until {until} ms) at {} ms",
+                    call.who, held.id, reply.at_ms
+                ));
             }
             Err(_) => {}
         }
@@ -209,7 +230,9 @@ fn jobs(history: &History, last: &Jobs) -> Vec<String> {
     }
     for (id, fate) in &fates {
         match (last.get(id), fate.added) {
-            (None, Some((seq, call))) => bad.push(format!("G1: {id}, enqueued by {} in commit {seq}, is gone", call.who)),
+            (None, Some((seq, call))) => {
+                bad.push(format!("G1: {id}, enqueued by {} in commit {seq}, is gone", call.who));
+            }
             (Some(_), None) if !fate.perhaps_added && fate.not_added => {
                 bad.push(format!("G6: {id} is there although every enqueue of it was surely not applied"));
             }
@@ -218,7 +241,10 @@ fn jobs(history: &History, last: &Jobs) -> Vec<String> {
                     && !fate.requeued
                     && job.commit_seq() != seq
                 {
-                    bad.push(format!("G6: {id} was told commit {seq} and stands in commit {}", job.commit_seq()));
+                    bad.push(format!(
+                        "G6: {id} was told commit {seq} and stands in commit {}",
+                        job.commit_seq()
+                    ));
                 }
                 bad.extend(finish(*id, fate, job));
             }
@@ -259,7 +285,9 @@ fn finish(id: JobId, fate: &Fate<'_>, job: &Job) -> Vec<String> {
         State::Dead if !by(State::Dead) && job.attempt < job.max_attempts => {
             bad.push(format!("G5: {id} is dead after {} of {} attempts", job.attempt, job.max_attempts));
         }
-        State::Cancelled if fate.cancelled.is_empty() => bad.push(format!("G5: {id} is cancelled and nobody did it")),
+        State::Cancelled if fate.cancelled.is_empty() => {
+            bad.push(format!("G5: {id} is cancelled and nobody did it"));
+        }
         State::Done | State::Dead | State::Cancelled => {}
         state => bad.push(format!("G5: {id} is still {} at the end", state.as_str())),
     }
@@ -269,7 +297,11 @@ fn finish(id: JobId, fate: &Fate<'_>, job: &Job) -> Vec<String> {
     for (state, call) in &fate.finished {
         let Some((seq, ms, _)) = call.commit() else { continue };
         if job.state != *state {
-            bad.push(format!("G1: {id} was {} in commit {seq} and is {}", state.as_str(), job.state.as_str()));
+            bad.push(format!(
+                "G1: {id} was {} in commit {seq} and is {}",
+                state.as_str(),
+                job.state.as_str()
+            ));
         }
         if !call.again && job.finished_ms != Some(ms) {
             bad.push(format!("G6: {id} was finished in commit {seq} at {ms} and says {:?}", job.finished_ms));
@@ -279,7 +311,10 @@ fn finish(id: JobId, fate: &Fate<'_>, job: &Job) -> Vec<String> {
         if let Some((seq, _, Outcome::Cancelled { was })) = call.commit() {
             let twice = *was == State::Cancelled && !call.again && fate.cancelled.len() == 1;
             if twice || job.state != State::Cancelled {
-                bad.push(format!("G6: {id} was cancelled in commit {seq} (was {was:?}) and is {:?}", job.state));
+                bad.push(format!(
+                    "G6: {id} was cancelled in commit {seq} (was {was:?}) and is {:?}",
+                    job.state
+                ));
             }
         }
     }

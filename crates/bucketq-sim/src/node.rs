@@ -88,7 +88,7 @@ async fn one_life(world: &Arc<World>, who: Who, rng: &Rng) -> bool {
     clients.shutdown().await;
     world.history().died(who, world.now_ms());
     if end == End::Close {
-        let most = world.plan.options.deadline + Duration::from_secs(60);
+        let most = world.plan.options.deadline + Duration::from_mins(1);
         tokio::select! {
             biased;
             () = life.crash.notified() => end = End::Crash,

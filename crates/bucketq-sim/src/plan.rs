@@ -108,6 +108,7 @@ pub enum Operator {
 
 /// Everything drawn at the start of a seed.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct Plan {
     /// Processes, at least two.
     pub nodes: usize,
@@ -117,6 +118,8 @@ pub struct Plan {
     pub budget: u64,
     /// Probability of any fault of a request, per million.
     pub fault_rate: u64,
+    /// Every request meets this fate; for tests of the store itself.
+    pub only: Option<Fate>,
     /// Some bodies arrive damaged: Corrupt is then an honest answer.
     pub damaged: bool,
     /// The store tells its time.
@@ -125,7 +128,7 @@ pub struct Plan {
     pub max_skew_ms: u64,
     /// Skew and drift of each node's clock.
     pub clocks: Vec<(i64, i64)>,
-    /// One node's clock is beyond `max_skew`, or is stepped in mid-run: ClockSkew is then an honest answer.
+    /// One node's clock is beyond `max_skew`, or is stepped in mid-run: `ClockSkew` is then an honest answer.
     pub wild_clock: Option<usize>,
     /// Leases lie between these, in milliseconds.
     pub lease_ms: (u64, u64),
@@ -154,7 +157,12 @@ impl Plan {
         let max_skew_ms: u64 = if dates { 5_000 } else { [0, 500, 2_000, 5_000][rng.below(4) as usize] };
         let half = (max_skew_ms / 2).saturating_sub(100).cast_signed();
         let clocks = (0..=nodes)
-            .map(|_| (rng.below(2 * half.unsigned_abs() + 1).cast_signed() - half, rng.below(81).cast_signed() - 40))
+            .map(|_| {
+                (
+                    rng.below(2 * half.unsigned_abs() + 1).cast_signed() - half,
+                    rng.below(81).cast_signed() - 40,
+                )
+            })
             .map(|(skew, drift)| if max_skew_ms == 0 { (0, 0) } else { (skew, drift) })
             .collect();
         let least_lease = 2 * max_skew_ms + 500;
@@ -171,6 +179,7 @@ impl Plan {
             clients: [rng.between(1, 3) as usize, rng.between(1, 3) as usize, 1],
             budget: rng.between(500, 900),
             fault_rate: wild * 1_500,
+            only: None,
             damaged: wild > 0 && rng.one_in(5),
             dates,
             max_skew_ms,
@@ -194,6 +203,9 @@ impl Plan {
 
     /// What happens to the next request.
     pub fn fate(&self, rng: &Rng, verb: Verb) -> Fate {
+        if let Some(fate) = self.only {
+            return fate;
+        }
         if !rng.chance(self.fault_rate) {
             return Fate::Fine;
         }

@@ -4,8 +4,8 @@
 //! what any reader would have seen at that commit; then each change of a job must be somebody's doing.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -134,7 +134,7 @@ pub async fn walk(world: &Arc<World>) -> Vec<String> {
     let mut bad = Vec::new();
     let mut before = Jobs::new();
     let mut file: Option<QueueFile> = None;
-    for n in 0..times.len() {
+    for (n, &at_ms) in times.iter().enumerate() {
         museum.at.store(n, Ordering::Relaxed);
         let seq = n as u64 + 1;
         if file.is_none() {
@@ -146,7 +146,7 @@ pub async fn walk(world: &Arc<World>) -> Vec<String> {
         let Some(handle) = &file else { continue };
         match list_all(handle).await {
             Ok(jobs) => {
-                explain(&world.history(), seq, times[n], &before, &jobs, &mut bad);
+                explain(&world.history(), seq, at_ms, &before, &jobs, &mut bad);
                 before = jobs;
             }
             Err(e) => return vec![format!("G7: commit {seq} cannot be read: {e:?}")],
@@ -206,7 +206,10 @@ fn explain(history: &History, seq: u64, at_ms: i64, before: &Jobs, after: &Jobs,
 fn claimed(history: &History, seq: u64, at_ms: i64, id: JobId, before: &Jobs, bad: &mut Vec<String>) {
     let told = history.holds.iter().any(|h| h.job == id && h.fence == seq);
     // A claim that was dropped, or whose answer came too late to be handed out, may have taken it.
-    let open = history.claims.iter().any(|c| c.dropped || claim_open(c.reply.as_ref()) || matches!(c.reply, Some((_, Ok(0)))));
+    let open = history
+        .claims
+        .iter()
+        .any(|c| c.dropped || claim_open(c.reply.as_ref()) || matches!(c.reply, Some((_, Ok(0)))));
     if !told && !open {
         bad.push(format!("G5: {id} is claimed in commit {seq} for nobody"));
     }
@@ -216,10 +219,13 @@ fn claimed(history: &History, seq: u64, at_ms: i64, id: JobId, before: &Jobs, ba
         return;
     }
     let given_up = |call: &crate::history::Call| {
-        finishes(&call.op).is_some_and(|(held, _)| held.id == id) || matches!(call.op, bucketq::op::Op::Cancel { id: c, .. } | bucketq::op::Op::Requeue { id: c, .. } if c == id)
+        finishes(&call.op).is_some_and(|(held, _)| held.id == id)
+            || matches!(call.op, bucketq::op::Op::Cancel { id: c, .. } | bucketq::op::Op::Requeue { id: c, .. } if c == id)
     };
     if !somebody(history, seq, given_up) && !open {
-        bad.push(format!("G4: {id}, leased in commit {fence} until {expires}, is claimed in commit {seq} at {at_ms}"));
+        bad.push(format!(
+            "G4: {id}, leased in commit {fence} until {expires}, is claimed in commit {seq} at {at_ms}"
+        ));
     }
 }
 

@@ -19,6 +19,7 @@ impl Rng {
     }
 
     /// A stream of its own, so that what one part draws does not shift another's draws.
+    #[must_use]
     pub fn fork(&self) -> Self {
         Self::new(self.draw())
     }

@@ -144,7 +144,8 @@ async fn troubles(world: Arc<World>) {
             && let Some(deed) = operator.take()
         {
             let seq = world.bucket().seq();
-            let restore = (deed == Operator::Restores && seq > 2).then(|| seq - 1 - rng.below((seq - 1).min(8)));
+            let restore =
+                (deed == Operator::Restores && seq > 2).then(|| seq - 1 - rng.below((seq - 1).min(8)));
             if deed == Operator::Deletes || restore.is_some() {
                 world.fault(|| format!("the operator {deed:?} HEAD {seq} {restore:?}"));
                 world.bucket().meddle(restore);
@@ -177,7 +178,8 @@ async fn clean_up(world: &Arc<World>) -> Result<check::Jobs, String> {
     pause_ms(300_000).await;
     file.settle().await.map_err(|e| format!("G5: it does not settle at the end: {e:?}"))?;
     drain(&client).await?;
-    let jobs = replay::list_all(&file).await.map_err(|e| format!("G7: it cannot be read at the end: {e:?}"))?;
+    let jobs =
+        replay::list_all(&file).await.map_err(|e| format!("G7: it cannot be read at the end: {e:?}"))?;
     quiet(world, &client).await?;
     drop(client);
     file.close().await.map_err(|e| format!("it does not close at the end: {e:?}"))?;
@@ -204,7 +206,12 @@ async fn drain(client: &Client) -> Result<(), String> {
             match client.file.ask(Query::Queues, None).await {
                 Ok(Answer::Queues(queues)) => {
                     let live = |s: &State| !s.is_finished();
-                    let left = queues.iter().flat_map(|q| &q.counts).filter(|(s, _)| live(s)).map(|(_, n)| n).sum::<u64>();
+                    let left = queues
+                        .iter()
+                        .flat_map(|q| &q.counts)
+                        .filter(|(s, _)| live(s))
+                        .map(|(_, n)| n)
+                        .sum::<u64>();
                     if left == 0 {
                         return Ok(());
                     }

@@ -115,8 +115,10 @@ impl FaultyStore {
         let up = self.half_trip() + if fate == Fate::Slow { self.rng.below(2_000) } else { 0 };
         let down = self.half_trip() + if fate == Fate::Slow { self.rng.below(2_000) } else { 0 };
         let patience = self.rng.spread(50, 9_000);
-        if matches!(fate, Fate::LostRequest | Fate::Refused | Fate::Conflict409 | Fate::False412 | Fate::Throttled)
-            || (fate == Fate::Failed && self.rng.one_in(2))
+        if matches!(
+            fate,
+            Fate::LostRequest | Fate::Refused | Fate::Conflict409 | Fate::False412 | Fate::Throttled
+        ) || (fate == Fate::Failed && self.rng.one_in(2))
         {
             pause_ms(if fate == Fate::LostRequest { patience } else { up + down }).await;
             return None;
@@ -151,15 +153,6 @@ impl FaultyStore {
         self.world.plan.dates.then_some(now - now.rem_euclid(1_000))
     }
 
-    fn error(&self, fate: Fate) -> Error {
-        match fate {
-            Fate::Refused => Error::new(Code::Unreachable, "connection refused"),
-            Fate::Throttled => Error::new(Code::Throttled, "503 slow down"),
-            Fate::Failed => Error::new(Code::Unreachable, "500 internal error"),
-            _ => Error::new(Code::Unreachable, "the request timed out"),
-        }
-    }
-
     fn damaged(&self, fate: Fate, bytes: Bytes) -> Bytes {
         let n = bytes.len() as u64;
         match fate {
@@ -185,7 +178,7 @@ impl Store for FaultyStore {
         self.step().await;
         let date_ms = self.date(fate);
         match found {
-            None => Err(self.error(fate)),
+            None => Err(error_of(fate)),
             Some(None) => Ok(Got::Absent { date_ms }),
             Some(Some(object)) if unless.is_some_and(|v| v.as_str() == object.version) => {
                 Ok(Got::Unchanged { date_ms })
@@ -227,9 +220,10 @@ impl Store for FaultyStore {
                 retry_after: None,
             },
             (None, _) => Put::Unknown {
-                error: self.error(fate),
+                error: error_of(fate),
                 sent: fate != Fate::Refused,
-                retry_after: (fate == Fate::Throttled).then(|| Duration::from_millis(self.rng.between(100, 3_000))),
+                retry_after: (fate == Fate::Throttled)
+                    .then(|| Duration::from_millis(self.rng.between(100, 3_000))),
             },
             (Some(Some(version)), _) => {
                 if is_head(key) {
@@ -248,7 +242,7 @@ impl Store for FaultyStore {
         let name = key.to_owned();
         let stored = self.send(fate, move |bucket, _| bucket.put_new(&name, body.clone())).await;
         self.step().await;
-        stored.ok_or_else(|| self.error(fate))
+        stored.ok_or_else(|| error_of(fate))
     }
 
     async fn delete(&self, key: &str) -> Result<()> {
@@ -258,7 +252,7 @@ impl Store for FaultyStore {
         let name = key.to_owned();
         let gone = self.send(fate, move |bucket, _| bucket.delete(&name)).await;
         self.step().await;
-        gone.ok_or_else(|| self.error(fate))
+        gone.ok_or_else(|| error_of(fate))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
@@ -268,7 +262,7 @@ impl Store for FaultyStore {
         let name = prefix.to_owned();
         let found = self.send(fate, move |bucket, _| bucket.list(&name)).await;
         self.step().await;
-        let found = found.ok_or_else(|| self.error(fate))?;
+        let found = found.ok_or_else(|| error_of(fate))?;
         Ok(found.into_iter().map(|(key, size)| Listed { key, size }).collect())
     }
 
@@ -282,5 +276,15 @@ impl Store for FaultyStore {
 
     fn needs_probe(&self) -> bool {
         self.world.plan.probe
+    }
+}
+
+/// What the engine is told when no answer came.
+fn error_of(fate: Fate) -> Error {
+    match fate {
+        Fate::Refused => Error::new(Code::Unreachable, "connection refused"),
+        Fate::Throttled => Error::new(Code::Throttled, "503 slow down"),
+        Fate::Failed => Error::new(Code::Unreachable, "500 internal error"),
+        _ => Error::new(Code::Unreachable, "the request timed out"),
     }
 }

@@ -53,7 +53,10 @@ impl Variant {
     /// Every variant there is.
     pub fn all() -> Vec<Self> {
         #[cfg(feature = "broken")]
-        return Self::OUTSIDE.into_iter().chain(bucketq::broken::Broken::ALL.iter().map(|b| Self::Engine(*b))).collect();
+        return Self::OUTSIDE
+            .into_iter()
+            .chain(bucketq::broken::Broken::ALL.iter().map(|b| Self::Engine(*b)))
+            .collect();
         #[cfg(not(feature = "broken"))]
         Self::OUTSIDE.to_vec()
     }
@@ -129,7 +132,9 @@ impl Variant {
 
     /// The first seed from `from` on, of at most `most`, whose checks notice.
     pub fn caught(self, from: u64, most: u64) -> Option<Report> {
-        (from..from + most).map(|seed| run(seed, Some(self), false)).find(|report| !report.violations.is_empty())
+        (from..from + most)
+            .map(|seed| run(seed, Some(self), false))
+            .find(|report| !report.violations.is_empty())
     }
 }
 

@@ -131,11 +131,11 @@ fn record(
 /// Work on one job and finish it somehow.
 async fn handle(client: &Client, n: usize, taken: &Taken, lease_ms: u64) -> Halted {
     let rng = &client.rng;
-    let held = Held { id: taken.job.id, token: taken.lease.token };
+    let proof = Held { id: taken.job.id, token: taken.lease.token };
     let choice = rng.below(100);
     let late = choice < 4;
     let time = if late { lease_ms + rng.spread(1, 10_000) } else { rng.spread(1, 400) };
-    if choice >= 97 && extend(client, n, held, lease_ms).await {
+    if choice >= 97 && extend(client, n, proof, lease_ms).await {
         return true;
     }
     pause_ms(time).await;
@@ -147,17 +147,17 @@ async fn handle(client: &Client, n: usize, taken: &Taken, lease_ms: u64) -> Halt
     let op = match choice {
         4..=7 => return false,
         8..=17 => Op::Nack {
-            held,
+            held: proof,
             delay_ms: rng.one_in(2).then(|| rng.spread(1, 5_000).cast_signed()),
             error: Some("no luck".into()),
         },
-        18..=22 => Op::Release { held },
-        23..=25 => Op::Reject { held, error: Some("never".into()) },
+        18..=22 => Op::Release { held: proof },
+        23..=25 => Op::Reject { held: proof, error: Some("never".into()) },
         26..=32 => {
             let next = Op::Enqueue { queue: QUEUES[2].to_owned(), jobs: vec![client.job()] };
-            Op::Atomic(vec![Op::Ack { held, result: None }, next])
+            Op::Atomic(vec![Op::Ack { held: proof, result: None }, next])
         }
-        _ => Op::Ack { held, result: None },
+        _ => Op::Ack { held: proof, result: None },
     };
     let (fence, until) = {
         let mut history = client.world.history();
@@ -168,7 +168,7 @@ async fn handle(client: &Client, n: usize, taken: &Taken, lease_ms: u64) -> Halt
 }
 
 /// Hold on to a job once or twice.
-async fn extend(client: &Client, n: usize, held: Held, lease_ms: u64) -> Halted {
+async fn extend(client: &Client, n: usize, proof: Held, lease_ms: u64) -> Halted {
     for _ in 0..2 {
         pause_ms(client.rng.below(lease_ms / 2)).await;
         let (fence, until) = {
@@ -178,7 +178,9 @@ async fn extend(client: &Client, n: usize, held: Held, lease_ms: u64) -> Halted 
         if until <= client.world.now_ms() {
             return false;
         }
-        let call = client.call(Op::Extend { held, lease_ms: lease_ms.cast_signed() }, false, Some((fence, until))).await;
+        let call = client
+            .call(Op::Extend { held: proof, lease_ms: lease_ms.cast_signed() }, false, Some((fence, until)))
+            .await;
         if call.commit().is_some() {
             // P26: counted from before the extend was sent.
             let mut history = client.world.history();

@@ -40,7 +40,14 @@ pub struct Client {
 pub type Halted = bool;
 
 /// Start the clients of a life.
-pub fn spawn(world: &Arc<World>, file: &QueueFile, who: Who, life: &Arc<Life>, rng: &Rng, into: &mut JoinSet<Halted>) {
+pub fn spawn(
+    world: &Arc<World>,
+    file: &QueueFile,
+    who: Who,
+    life: &Arc<Life>,
+    rng: &Rng,
+    into: &mut JoinSet<Halted>,
+) {
     let client = || Client { world: world.clone(), file: file.clone(), who, rng: rng.fork() };
     let [producers, workers, readers] = world.plan.clients;
     for _ in 0..producers {
@@ -64,7 +71,7 @@ pub async fn halted(clients: &mut JoinSet<Halted>) {
             return;
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 impl Client {
@@ -275,7 +282,8 @@ pub async fn must_notice(world: &Arc<World>, file: &QueueFile, who: Who) {
     for _ in 0..20 {
         match file.settle().await {
             Ok(seq) => {
-                let what = format!("P21, P22: {who} knew commit {known:?}, which is gone, and settles at {seq}");
+                let what =
+                    format!("P21, P22: {who} knew commit {known:?}, which is gone, and settles at {seq}");
                 return world.history().odd.push(what);
             }
             Err(e) if matches!(e.code(), Code::RolledBack | Code::HeadMissing | Code::StoreBroken) => return,

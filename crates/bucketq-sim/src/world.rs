@@ -62,6 +62,11 @@ impl World {
     pub fn new(seed: u64, variant: Option<Variant>, print: bool) -> Arc<Self> {
         let rng = Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let plan = Plan::draw(seed, &rng, variant);
+        Self::with(seed, plan, rng, variant, print)
+    }
+
+    /// A world with a plan of its own.
+    pub fn with(seed: u64, plan: Plan, rng: Rng, variant: Option<Variant>, print: bool) -> Arc<Self> {
         let origin = now();
         let wild_ms = (rng.spread(2 * plan.max_skew_ms + 1_000, 3_600_000)).cast_signed();
         let clocks = plan.clocks.iter().enumerate().map(|(i, &(skew, drift))| {

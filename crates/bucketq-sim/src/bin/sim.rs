@@ -29,7 +29,9 @@ fn main() -> ExitCode {
     let args = match parse(std::env::args().skip(1)) {
         Ok(args) => args,
         Err(what) => {
-            eprintln!("{what}\nusage: sim [--seeds N] [--from S] [--no-variants] | --seed X [--trace] [--variant NAME]");
+            eprintln!(
+                "{what}\nusage: sim [--seeds N] [--from S] [--no-variants] | --seed X [--trace] [--variant NAME]"
+            );
             return ExitCode::from(2);
         }
     };
@@ -64,9 +66,8 @@ fn main() -> ExitCode {
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
     let mut out = Args { seeds: 1_000, from: 1, one: None, trace: false, variants: true, only: None };
     while let Some(arg) = args.next() {
-        let mut number = || {
-            args.next().and_then(|n| n.parse::<u64>().ok()).ok_or_else(|| format!("{arg} needs a number"))
-        };
+        let mut number =
+            || args.next().and_then(|n| n.parse::<u64>().ok()).ok_or_else(|| format!("{arg} needs a number"));
         match arg.as_str() {
             "--seeds" => out.seeds = number()?,
             "--from" => out.from = number()?,
@@ -88,7 +89,9 @@ fn spread<I: Sync, T: Send>(items: &[I], job: impl Fn(&I) -> T + Sync) -> Vec<T>
     std::thread::scope(|scope| {
         for _ in 0..cores {
             scope.spawn(|| {
-                while let Some((n, item)) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|n| Some((n, items.get(n)?))) {
+                while let Some((n, item)) =
+                    Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|n| Some((n, items.get(n)?)))
+                {
                     let result = job(item);
                     done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(n, result);
                 }
@@ -110,7 +113,10 @@ fn tell_one(seed: u64, variant: Option<&str>, trace: bool) -> ExitCode {
 }
 
 fn complain(report: &Report) {
-    println!("seed {} breaks a promise; again with: cargo run -p bucketq-sim --bin sim -- --seed {0} --trace", report.seed);
+    println!(
+        "seed {} breaks a promise; again with: cargo run -p bucketq-sim --bin sim -- --seed {0} --trace",
+        report.seed
+    );
     for violation in report.violations.iter().take(8) {
         println!("  {violation}");
     }
