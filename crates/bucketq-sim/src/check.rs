@@ -13,7 +13,7 @@ use crate::bucket::Bucket;
 use crate::history::History;
 use crate::history::{Call, Hold, Verdict, verdict_of};
 use crate::plan::Plan;
-use crate::workload::{enqueued, finishes};
+use crate::ops::{enqueued, finishes};
 
 /// What is left at the end: every job by id.
 pub type Jobs = BTreeMap<JobId, Job>;
@@ -35,6 +35,13 @@ pub fn always(plan: &Plan, history: &History, bucket: &Bucket) -> Vec<String> {
                 reply.at_ms - call.at_ms,
                 call.op.name()
             ));
+        }
+    }
+    for claim in &history.claims {
+        if let Some((at_ms, _)) = claim.reply
+            && at_ms - claim.at_ms > limit + claim.wait_ms
+        {
+            bad.push(format!("{} waits {} ms for the answer to a claim", claim.who, at_ms - claim.at_ms));
         }
     }
     bad
@@ -136,13 +143,13 @@ fn requeue_of(op: &Op) -> Option<JobId> {
 
 /// G4: the times in which two holders may work on one job never overlap.
 fn overlaps(holds: &[Hold]) -> Vec<String> {
-    let mut by_job: BTreeMap<JobId, Vec<&Hold>> = BTreeMap::new();
+    let mut by_job: BTreeMap<(JobId, u32), Vec<&Hold>> = BTreeMap::new();
     for hold in holds {
-        by_job.entry(hold.job).or_default().push(hold);
+        by_job.entry((hold.job, hold.run)).or_default().push(hold);
     }
     let end = |h: &Hold| h.stopped_ms.map_or(h.until_ms, |stopped| stopped.min(h.until_ms));
     let mut bad = Vec::new();
-    for (id, mut holds) in by_job {
+    for ((id, _), mut holds) in by_job {
         holds.sort_by_key(|h| (h.from_ms, h.fence));
         for pair in holds.windows(2) {
             let (a, b) = (pair[0], pair[1]);

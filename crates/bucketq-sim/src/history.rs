@@ -84,6 +84,8 @@ pub struct ClaimCall {
     pub who: Who,
     /// When.
     pub at_ms: u64,
+    /// How long it was willing to wait for jobs.
+    pub wait_ms: u64,
     /// When it was answered, and how many jobs it got.
     pub reply: Option<(u64, Result<usize>)>,
     /// The caller dropped it.

@@ -9,6 +9,7 @@ pub mod check;
 pub mod clock;
 pub mod history;
 pub mod node;
+pub mod ops;
 pub mod plan;
 pub mod replay;
 pub mod rng;

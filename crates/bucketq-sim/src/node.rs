@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bucketq::QueueFile;
 use bucketq::env::Env;
-use bucketq::error::{Code, Error};
+use bucketq::error::{Code, Error, Kind};
 use tokio::task::JoinSet;
 
 use crate::bucket::Who;
@@ -78,7 +78,7 @@ async fn one_life(world: &Arc<World>, who: Who, rng: &Rng) -> bool {
     };
     if world.bucket().meddled && world.is_over() {
         // Whoever lived through the operator's deed must say so before it goes.
-        workload::must_notice(world, &file, who).await;
+        must_notice(world, &file, who).await;
     }
     world.note(|| format!("{who} ends: {end:?}"));
     if end == End::Crash {
@@ -126,4 +126,30 @@ fn judge_open(world: &World, who: Who, error: &Error) {
     if !fine && !world.bucket().meddled {
         world.history().odd.push(format!("{who} cannot open: {error:?}"));
     }
+}
+
+/// After the operator's deed: whoever knew a commit that is gone must say so.
+async fn must_notice(world: &Arc<World>, file: &QueueFile, who: Who) {
+    world.heal();
+    let (known, lost) = {
+        let bucket = world.bucket();
+        let known = bucket.known.get(&who).copied();
+        (known, known.is_some_and(|(seq, id)| bucket.chain.get(&seq) != Some(&id) && seq + 20 > bucket.seq()))
+    };
+    if !lost {
+        return;
+    }
+    for _ in 0..20 {
+        match file.settle().await {
+            Ok(seq) => {
+                let what =
+                    format!("P21, P22: {who} knew commit {known:?}, which is gone, and settles at {seq}");
+                return world.history().odd.push(what);
+            }
+            Err(e) if matches!(e.code(), Code::RolledBack | Code::HeadMissing | Code::StoreBroken) => return,
+            Err(e) if e.kind() == Kind::Closed => return,
+            Err(_) => pause_ms(5_000).await,
+        }
+    }
+    world.history().odd.push(format!("P21, P22: {who} does not notice that commit {known:?} is gone"));
 }

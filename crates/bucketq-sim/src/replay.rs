@@ -14,16 +14,17 @@ use bucketq::config::Options;
 use bucketq::env::{Clock, Env};
 use bucketq::error::{Code, Error, Result};
 use bucketq::job::{JobId, State};
+use bucketq::op::Op;
 use bucketq::query::{Answer, Filter, Query};
 use bucketq::store::{Expect, Got, Listed, Put, Store, Version};
 use bytes::Bytes;
 
 use crate::bucket::is_head;
 use crate::check::{Jobs, claim_open};
-use crate::history::{History, Verdict};
+use crate::history::{Call, History, Verdict};
 use crate::node::NAME;
 use crate::rng::{Rng, SimEntropy};
-use crate::workload::{enqueued, finishes};
+use crate::ops::{enqueued, finishes};
 use crate::world::World;
 
 /// The bucket as it stood at one commit after the other. Nothing can be written.
@@ -146,7 +147,7 @@ pub async fn walk(world: &Arc<World>) -> Vec<String> {
         let Some(handle) = &file else { continue };
         match list_all(handle).await {
             Ok(jobs) => {
-                explain(&world.history(), seq, at_ms, &before, &jobs, &mut bad);
+                explain(&world.history(), Moment { seq, commit_ms: at_ms, landed_ms: landed[n] }, &before, &jobs, &mut bad);
                 before = jobs;
             }
             Err(e) => return vec![format!("G7: commit {seq} cannot be read: {e:?}")],
@@ -162,7 +163,7 @@ pub async fn walk(world: &Arc<World>) -> Vec<String> {
 }
 
 /// Each change from one commit to the next is somebody's doing, and each answer shows in its commit.
-fn explain(history: &History, seq: u64, at_ms: i64, before: &Jobs, after: &Jobs, bad: &mut Vec<String>) {
+fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mut Vec<String>) {
     for call in &history.calls {
         if !call.again && call.commit().is_some_and(|(s, ..)| s == seq) {
             for (id, told) in enqueued(call) {
@@ -186,11 +187,11 @@ fn explain(history: &History, seq: u64, at_ms: i64, before: &Jobs, after: &Jobs,
             bad.push(format!("G6: {id} appears in commit {seq} and nobody put it there"));
         }
         if job.fence == Some(seq) {
-            claimed(history, seq, at_ms, *id, before, bad);
+            claimed(history, now, *id, before, bad);
         }
         let finished = |state| job.state == state && old.is_none_or(|o| o.state != state);
         if finished(State::Done) {
-            let acks = |call: &crate::history::Call| {
+            let acks = |call: &Call| {
                 finishes(&call.op).is_some_and(|(held, s)| held.id == *id && s == Some(State::Done))
             };
             if !somebody(history, seq, acks) {
@@ -203,13 +204,13 @@ fn explain(history: &History, seq: u64, at_ms: i64, before: &Jobs, after: &Jobs,
     }
 }
 
-fn claimed(history: &History, seq: u64, at_ms: i64, id: JobId, before: &Jobs, bad: &mut Vec<String>) {
+fn claimed(history: &History, now: Moment, id: JobId, before: &Jobs, bad: &mut Vec<String>) {
     let told = history.holds.iter().any(|h| h.job == id && h.fence == seq);
     // A claim that was dropped, or whose answer came too late to be handed out, may have taken it.
-    let open = history
-        .claims
-        .iter()
-        .any(|c| c.dropped || claim_open(c.reply.as_ref()) || matches!(c.reply, Some((_, Ok(0)))));
+    let open = history.claims.iter().any(|c| {
+        let unanswered = c.dropped || claim_open(c.reply.as_ref());
+        c.at_ms <= now.landed_ms && (unanswered || c.reply.as_ref().is_some_and(|(at, _)| *at >= now.landed_ms))
+    });
     if !told && !open {
         bad.push(format!("G5: {id} is claimed in commit {seq} for nobody"));
     }
@@ -218,9 +219,9 @@ fn claimed(history: &History, seq: u64, at_ms: i64, id: JobId, before: &Jobs, ba
     if expires <= at_ms {
         return;
     }
-    let given_up = |call: &crate::history::Call| {
+    let given_up = |call: &Call| {
         finishes(&call.op).is_some_and(|(held, _)| held.id == id)
-            || matches!(call.op, bucketq::op::Op::Cancel { id: c, .. } | bucketq::op::Op::Requeue { id: c, .. } if c == id)
+            || matches!(call.op, Op::Cancel { id: c, .. } | Op::Requeue { id: c, .. } if c == id)
     };
     if !somebody(history, seq, given_up) && !open {
         bad.push(format!(
@@ -230,7 +231,7 @@ fn claimed(history: &History, seq: u64, at_ms: i64, id: JobId, before: &Jobs, ba
 }
 
 /// Some op of this shape was told this commit, or may have been applied in it.
-fn somebody(history: &History, seq: u64, shape: impl Fn(&crate::history::Call) -> bool) -> bool {
+fn somebody(history: &History, seq: u64, shape: impl Fn(&Call) -> bool) -> bool {
     history.calls.iter().filter(|c| shape(c)).any(|c| match c.commit() {
         Some((told, ..)) => told == seq,
         None => c.verdict() == Verdict::Either,

@@ -52,7 +52,7 @@ pub async fn claim(
     let at_ms = world.now_ms();
     let n = {
         let mut history = world.history();
-        history.claims.push(ClaimCall { who: client.who, at_ms, reply: None, dropped: false });
+        history.claims.push(ClaimCall { who: client.who, at_ms, wait_ms, reply: None, dropped: false });
         history.claims.len() - 1
     };
     world.note(|| format!("{} claim {n} of {max}, lease {lease_ms}, wait {wait_ms}", client.who));

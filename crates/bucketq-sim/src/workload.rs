@@ -6,16 +6,16 @@
 use std::sync::Arc;
 
 use bucketq::QueueFile;
-use bucketq::error::{Code, Kind};
-use bucketq::job::{Backoff, Dedup, DedupScope, JobId, New, Payload, State, When};
+use bucketq::error::Kind;
+use bucketq::job::{Backoff, Dedup, DedupScope, JobId, New, Payload, When};
 use bucketq::lease::Token;
-use bucketq::op::{Held, Op, Outcome};
+use bucketq::op::{Held, Op};
 use bucketq::query::{Answer, Filter, Query};
 use tokio::task::JoinSet;
 
 use crate::bucket::Who;
 use crate::clock::pause_ms;
-use crate::history::{Call, Look, Reply, Verdict};
+use crate::history::{Call, Look, Reply};
 use crate::rng::Rng;
 use crate::store::Life;
 use crate::work;
@@ -268,32 +268,6 @@ pub fn payload_of(id: JobId, len: usize) -> Vec<u8> {
     id.to_string().bytes().cycle().take(len).collect()
 }
 
-/// After the operator's deed: whoever knew a commit that is gone must say so.
-pub async fn must_notice(world: &Arc<World>, file: &QueueFile, who: Who) {
-    world.heal();
-    let (known, lost) = {
-        let bucket = world.bucket();
-        let known = bucket.known.get(&who).copied();
-        (known, known.is_some_and(|(seq, id)| bucket.chain.get(&seq) != Some(&id) && seq + 20 > bucket.seq()))
-    };
-    if !lost {
-        return;
-    }
-    for _ in 0..20 {
-        match file.settle().await {
-            Ok(seq) => {
-                let what =
-                    format!("P21, P22: {who} knew commit {known:?}, which is gone, and settles at {seq}");
-                return world.history().odd.push(what);
-            }
-            Err(e) if matches!(e.code(), Code::RolledBack | Code::HeadMissing | Code::StoreBroken) => return,
-            Err(e) if e.kind() == Kind::Closed => return,
-            Err(_) => pause_ms(5_000).await,
-        }
-    }
-    world.history().odd.push(format!("P21, P22: {who} does not notice that commit {known:?} is gone"));
-}
-
 /// The answer says that the handle is of no more use.
 pub fn is_fatal(call: &Call) -> bool {
     matches!(call.reply.as_ref().map(|r| &r.result), Some(Err(e)) if is_final(e.kind()))
@@ -301,42 +275,4 @@ pub fn is_fatal(call: &Call) -> bool {
 
 fn is_final(kind: Kind) -> bool {
     matches!(kind, Kind::Corrupt | Kind::Closed)
-}
-
-/// Jobs an op enqueues, with what became of each: `None` when unknown, else whether it was added, and in which commit.
-pub fn enqueued(call: &Call) -> Vec<(JobId, Option<(bool, u64)>)> {
-    let outcome = call.commit().map(|(.., outcome)| outcome);
-    let mut jobs = Vec::new();
-    collect(&call.op, outcome, &mut jobs);
-    jobs
-}
-
-fn collect(op: &Op, outcome: Option<&Outcome>, into: &mut Vec<(JobId, Option<(bool, u64)>)>) {
-    match (op, outcome) {
-        (Op::Enqueue { jobs, .. }, Some(Outcome::Enqueued(told))) => {
-            into.extend(jobs.iter().zip(told).map(|(j, t)| (j.id, Some((!t.deduplicated, t.commit_seq)))));
-        }
-        (Op::Enqueue { jobs, .. }, _) => into.extend(jobs.iter().map(|j| (j.id, None))),
-        (Op::Atomic(ops), Some(Outcome::Atomic(told))) => {
-            ops.iter().zip(told).for_each(|(op, outcome)| collect(op, Some(outcome), into));
-        }
-        (Op::Atomic(ops), _) => ops.iter().for_each(|op| collect(op, None, into)),
-        _ => {}
-    }
-}
-
-/// The job this op finishes with proof of holding it, and the state it then has.
-pub fn finishes(op: &Op) -> Option<(Held, Option<State>)> {
-    match op {
-        Op::Ack { held, .. } => Some((*held, Some(State::Done))),
-        Op::Reject { held, .. } => Some((*held, Some(State::Dead))),
-        Op::Nack { held, .. } | Op::Release { held } => Some((*held, None)),
-        Op::Atomic(ops) => ops.iter().find_map(finishes),
-        _ => None,
-    }
-}
-
-/// Whether the caller may conclude that it happened, for tables.
-pub fn applied(call: &Call) -> bool {
-    call.verdict() == Verdict::Applied
 }
