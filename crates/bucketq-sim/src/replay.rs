@@ -118,17 +118,17 @@ pub async fn list_all(file: &QueueFile) -> Result<Jobs> {
 
 /// Walk through every commit; what cannot be explained.
 pub async fn walk(world: &Arc<World>) -> Vec<String> {
-    let museum = {
+    let (museum, times, landed) = {
         let bucket = world.bucket();
-        let heads: Vec<_> = bucket.landed.iter().map(|l| (l.bytes.clone(), l.head.commit_ms)).collect();
+        let landed = &bucket.landed;
         let museum = Arc::new(Museum {
-            heads: heads.iter().map(|(bytes, _)| bytes.clone()).collect(),
+            heads: landed.iter().map(|l| l.bytes.clone()).collect(),
             ever: bucket.ever.clone(),
             at: AtomicUsize::new(0),
         });
-        (museum, heads.into_iter().map(|(_, ms)| ms).collect::<Vec<_>>())
+        let times = landed.iter().map(|l| l.head.commit_ms).collect::<Vec<_>>();
+        (museum, times, landed.iter().map(|l| l.at_ms).collect::<Vec<_>>())
     };
-    let (museum, times) = museum;
     let clock = Arc::new(Hand { times: times.clone(), museum: museum.clone() });
     let env = Env::new(clock, Arc::new(SimEntropy::new(Rng::new(1), 0)));
     let options = Options { create: false, max_skew: None, ..world.plan.options.clone() };
@@ -164,6 +164,7 @@ pub async fn walk(world: &Arc<World>) -> Vec<String> {
 
 /// Each change from one commit to the next is somebody's doing, and each answer shows in its commit.
 fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mut Vec<String>) {
+    let seq = now.seq;
     for call in &history.calls {
         if !call.again && call.commit().is_some_and(|(s, ..)| s == seq) {
             for (id, told) in enqueued(call) {
@@ -204,7 +205,16 @@ fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mu
     }
 }
 
+/// One commit: its number, its own time, and when it arrived in true time.
+#[derive(Clone, Copy)]
+struct Moment {
+    seq: u64,
+    commit_ms: i64,
+    landed_ms: u64,
+}
+
 fn claimed(history: &History, now: Moment, id: JobId, before: &Jobs, bad: &mut Vec<String>) {
+    let (seq, at_ms) = (now.seq, now.commit_ms);
     let told = history.holds.iter().any(|h| h.job == id && h.fence == seq);
     // A claim that was dropped, or whose answer came too late to be handed out, may have taken it.
     let open = history.claims.iter().any(|c| {
