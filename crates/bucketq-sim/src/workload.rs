@@ -94,7 +94,7 @@ impl Client {
         let bucket_seq = self.world.bucket().seq();
         self.world.note(|| match &result {
             Ok((seq, ..)) => format!("{} #{n} {name} ok in commit {seq}", self.who),
-            Err(error) => format!("{} #{n} {name} {error}", self.who),
+            Err(error) => format!("{} #{n} {name} {error:?}", self.who),
         });
         let mut history = self.world.history();
         if let Err(error) = &result {
