@@ -12,8 +12,8 @@ use bucketq::op::{Op, Outcome};
 use crate::bucket::Bucket;
 use crate::history::History;
 use crate::history::{Call, Hold, Verdict, verdict_of};
-use crate::plan::Plan;
 use crate::ops::{enqueued, finishes};
+use crate::plan::Plan;
 
 /// What is left at the end: every job by id.
 pub type Jobs = BTreeMap<JobId, Job>;

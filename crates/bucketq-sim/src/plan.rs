@@ -177,7 +177,7 @@ impl Plan {
         let mut plan = Self {
             nodes,
             clients: [rng.between(1, 3) as usize, rng.between(1, 3) as usize, 1],
-            budget: rng.between(350, 650),
+            budget: rng.between(250, 450),
             fault_rate: wild * 1_500,
             only: None,
             damaged: wild > 0 && rng.one_in(5),

@@ -21,10 +21,11 @@ use bytes::Bytes;
 
 use crate::bucket::is_head;
 use crate::check::{Jobs, claim_open};
+use crate::clock::pause_ms;
 use crate::history::{Call, History, Verdict};
 use crate::node::NAME;
-use crate::rng::{Rng, SimEntropy};
 use crate::ops::{enqueued, finishes};
+use crate::rng::{Rng, SimEntropy};
 use crate::world::World;
 
 /// The bucket as it stood at one commit after the other. Nothing can be written.
@@ -137,6 +138,8 @@ pub async fn walk(world: &Arc<World>) -> Vec<String> {
     let mut file: Option<QueueFile> = None;
     for (n, &at_ms) in times.iter().enumerate() {
         museum.at.store(n, Ordering::Relaxed);
+        // A read may share what was fetched at the same instant.
+        pause_ms(1).await;
         let seq = n as u64 + 1;
         if file.is_none() {
             match QueueFile::open_with(museum.clone(), NAME, options.clone(), env.clone()).await {
@@ -147,7 +150,13 @@ pub async fn walk(world: &Arc<World>) -> Vec<String> {
         let Some(handle) = &file else { continue };
         match list_all(handle).await {
             Ok(jobs) => {
-                explain(&world.history(), Moment { seq, commit_ms: at_ms, landed_ms: landed[n] }, &before, &jobs, &mut bad);
+                explain(
+                    &world.history(),
+                    Moment { seq, commit_ms: at_ms, landed_ms: landed[n] },
+                    &before,
+                    &jobs,
+                    &mut bad,
+                );
                 before = jobs;
             }
             Err(e) => return vec![format!("G7: commit {seq} cannot be read: {e:?}")],
@@ -219,7 +228,8 @@ fn claimed(history: &History, now: Moment, id: JobId, before: &Jobs, bad: &mut V
     // A claim that was dropped, or whose answer came too late to be handed out, may have taken it.
     let open = history.claims.iter().any(|c| {
         let unanswered = c.dropped || claim_open(c.reply.as_ref());
-        c.at_ms <= now.landed_ms && (unanswered || c.reply.as_ref().is_some_and(|(at, _)| *at >= now.landed_ms))
+        c.at_ms <= now.landed_ms
+            && (unanswered || c.reply.as_ref().is_some_and(|(at, _)| *at >= now.landed_ms))
     });
     if !told && !open {
         bad.push(format!("G5: {id} is claimed in commit {seq} for nobody"));

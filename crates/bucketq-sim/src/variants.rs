@@ -53,10 +53,7 @@ impl Variant {
     /// Every variant there is.
     pub fn all() -> Vec<Self> {
         #[cfg(feature = "broken")]
-        return Self::OUTSIDE
-            .into_iter()
-            .chain(ENGINE.into_iter().map(Self::Engine))
-            .collect();
+        return Self::OUTSIDE.into_iter().chain(ENGINE.into_iter().map(Self::Engine)).collect();
         #[cfg(not(feature = "broken"))]
         Self::OUTSIDE.to_vec()
     }

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use bucketq::op::{Held, Op, Queues};
 use bucketq::Taken;
+use bucketq::op::{Held, Op, Queues};
 
 use crate::clock::{now, pause_ms};
 use crate::history::{ClaimCall, Hold};
