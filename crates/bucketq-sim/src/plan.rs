@@ -120,6 +120,8 @@ pub struct Plan {
     pub fault_rate: u64,
     /// Every request meets this fate; for tests of the store itself.
     pub only: Option<Fate>,
+    /// Three of four faults of a conditional put are this one (broken variants).
+    pub favour: Option<Fate>,
     /// Some bodies arrive damaged: Corrupt is then an honest answer.
     pub damaged: bool,
     /// The store tells its time.
@@ -180,6 +182,7 @@ impl Plan {
             budget: rng.between(250, 450),
             fault_rate: wild * 1_500,
             only: None,
+            favour: None,
             damaged: wild > 0 && rng.one_in(5),
             dates,
             max_skew_ms,
@@ -208,6 +211,11 @@ impl Plan {
         }
         if !rng.chance(self.fault_rate) {
             return Fate::Fine;
+        }
+        if let (Verb::PutIf, Some(fate)) = (verb, self.favour)
+            && !rng.one_in(4)
+        {
+            return fate;
         }
         let table = match verb {
             Verb::PutIf => PUT_IF,

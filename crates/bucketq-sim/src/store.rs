@@ -212,7 +212,7 @@ impl Store for FaultyStore {
             })
             .await;
         self.step().await;
-        let answer = match (stored, fate) {
+        match (stored, fate) {
             (_, Fate::Conflict409 | Fate::False412) | (Some(None), _) => Put::Conflict,
             (None | Some(Some(_)), Fate::NoEtag) => Put::Unknown {
                 error: Error::new(Code::Unreachable, "200 without an ETag"),
@@ -231,8 +231,7 @@ impl Store for FaultyStore {
                 }
                 Put::Stored { version: Version::new(version), date_ms: self.date(fate) }
             }
-        };
-        self.world.bend_answer(answer)
+        }
     }
 
     async fn put_new(&self, key: &str, body: Bytes) -> Result<()> {

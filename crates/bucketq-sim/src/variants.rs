@@ -4,8 +4,6 @@
 //! through [`Variant::ALL`]). What can be broken from outside is broken in the store, the entropy or the worker; the
 //! rest needs `bucketq::broken`, which exists only under the feature `broken` and is in nothing that ships.
 
-use bucketq::store::Put;
-
 use crate::bucket::Lie;
 use crate::plan::Plan;
 use crate::run::{Report, run};
@@ -13,10 +11,6 @@ use crate::run::{Report, run};
 /// One broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// A time-out is taken as a failure (P3).
-    TimeoutIsFailure,
-    /// A 412 is taken as a failure (P3).
-    ConflictIsFailure,
     /// Two states of HEAD share a version, as without a fresh commit id in the body (P1).
     SameVersion,
     /// Keys of segments and bases are not random (P12).
@@ -38,9 +32,7 @@ pub enum Variant {
 
 impl Variant {
     /// Every variant that can be produced from outside.
-    pub const OUTSIDE: [Self; 9] = [
-        Self::TimeoutIsFailure,
-        Self::ConflictIsFailure,
+    pub const OUTSIDE: [Self; 7] = [
         Self::SameVersion,
         Self::FixedKey,
         Self::LeaseFromAnswer,
@@ -72,20 +64,6 @@ impl Variant {
     /// Draws of this many bytes are constant.
     pub fn fixed_entropy(self) -> usize {
         if self == Self::FixedKey { 8 } else { 0 }
-    }
-
-    /// What the engine is told of a conditional put.
-    pub fn bend_answer(self, answer: Put) -> Put {
-        match (self, answer) {
-            (Self::TimeoutIsFailure, Put::Unknown { error, retry_after, .. }) => {
-                Put::Unknown { error, sent: false, retry_after }
-            }
-            (Self::ConflictIsFailure, Put::Conflict) => {
-                let error = bucketq::Error::new(bucketq::error::Code::Unreachable, "412");
-                Put::Unknown { error, sent: false, retry_after: None }
-            }
-            (_, answer) => answer,
-        }
     }
 
     /// What this variant needs to show itself, and nothing that could hide it.
@@ -165,11 +143,16 @@ const ENGINE: [bucketq::broken::Broken; 19] = {
 /// What each broken rule of the engine needs.
 #[cfg(feature = "broken")]
 fn engine(broken: bucketq::broken::Broken, plan: &mut Plan) {
-    use crate::plan::Operator;
+    use crate::plan::{Fate, Operator};
     use bucketq::broken::Broken;
     plan.deep = true;
     match broken {
         Broken::RollbackBySeqOnly => plan.operator = Some(Operator::Restores),
+        // The first copy must land between the look and the resend.
+        Broken::ConflictIsFailure => {
+            plan.favour = Some(Fate::Late);
+            plan.fault_rate = 200_000;
+        }
         Broken::RecreateHead => plan.operator = Some(Operator::Deletes),
         _ => {}
     }

@@ -6,7 +6,6 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use bucketq::store::Put;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -228,14 +227,6 @@ impl World {
         }
         if n >= MOST_REQUESTS {
             std::future::pending::<()>().await;
-        }
-    }
-
-    /// What a broken variant makes of the answer to a conditional put.
-    pub fn bend_answer(&self, answer: Put) -> Put {
-        match self.variant {
-            Some(variant) => variant.bend_answer(answer),
-            None => answer,
         }
     }
 }
