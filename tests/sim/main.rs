@@ -1,1 +1,5 @@
-//! The simulation: seeds that hold and broken variants that are caught.
+//! The simulation: seeds that hold, the same story told twice, and broken variants that are caught.
+
+mod faults;
+mod seeds;
+mod variants;

@@ -1,1 +1,21 @@
-//! Placeholder head.
+//! Seeded simulation of bucketq: many processes on one queue file, a faulty store, wrong clocks, and G1 to G10 checked
+//! over everything that happened. Not published.
+//!
+//! `plan` decides what a seed is, `world` holds it, `node` and `workload` live in it, `bucket` and `store` are what
+//! they write to, `history` is what they were told, `check` and `replay` judge it, `variants` proves that they can.
+
+pub mod bucket;
+pub mod check;
+pub mod clock;
+pub mod history;
+pub mod node;
+pub mod ops;
+pub mod plan;
+pub mod replay;
+pub mod rng;
+pub mod run;
+pub mod store;
+pub mod variants;
+pub mod work;
+pub mod workload;
+pub mod world;

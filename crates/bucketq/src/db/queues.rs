@@ -107,6 +107,7 @@ pub(super) struct Lines {
 /// How to forget what an atomic did.
 #[derive(Debug)]
 struct Undo {
+    loaded: bool,
     len: usize,
     marks: BTreeMap<usize, Marks>,
 }
@@ -122,13 +123,18 @@ impl Lines {
 
     /// Begin to remember how things were.
     pub fn open_undo(&mut self) {
-        self.undo = Some(Undo { len: self.all.len(), marks: BTreeMap::new() });
+        self.undo = Some(Undo { loaded: self.loaded, len: self.all.len(), marks: BTreeMap::new() });
     }
 
     /// What happened since `open_undo` stays, or is forgotten.
     pub fn close_undo(&mut self, keep: bool) {
         let Some(undo) = self.undo.take() else { return };
         if keep {
+            return;
+        }
+        if !undo.loaded {
+            // What was read meanwhile goes as well, so it has to be read again.
+            *self = Self::default();
             return;
         }
         for line in self.all.drain(undo.len..) {

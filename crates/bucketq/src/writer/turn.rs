@@ -108,17 +108,20 @@ impl Writer {
                     }
                 }
                 self.pace.looked_ms = executed.commit_ms;
-                return self.reply(batch, executed.outcomes, executed.began);
+                let decided_on = (self.chain.head.commit_seq, self.chain.head.commit_ms);
+                return self.reply(batch, executed.outcomes, decided_on, executed.began);
             }
             let Executed { outcomes, changes, commit_ms, began } = executed;
             for q in std::mem::take(&mut self.dirty) {
                 let answer = self.look_up(&q);
                 let _ = q.reply.send(answer);
             }
+            // Settled late, the chain may have moved on beyond it.
+            let commit = (self.chain.head.commit_seq + 1, commit_ms);
             match self.push(&batch, &outcomes, changes, commit_ms).await {
                 Pushed::Stored => {
                     self.pace.looked_ms = commit_ms;
-                    return self.reply(batch, outcomes, began);
+                    return self.reply(batch, outcomes, commit, began);
                 }
                 Pushed::Again => {}
                 Pushed::Lost => {
@@ -243,8 +246,8 @@ impl Writer {
     }
 
     /// Answer a batch that is settled; claims that found nothing and may wait are parked.
-    fn reply(&mut self, batch: Vec<Slot>, outcomes: Outcomes, began: Instant) {
-        let (commit_seq, commit_ms) = (self.chain.head.commit_seq, self.chain.head.commit_ms);
+    fn reply(&mut self, batch: Vec<Slot>, outcomes: Outcomes, commit: (u64, i64), began: Instant) {
+        let (commit_seq, commit_ms) = commit;
         let now = self.env.monotonic();
         let mut released = 0;
         for (slot, outcome) in batch.into_iter().zip(outcomes) {

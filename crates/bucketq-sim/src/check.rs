@@ -1,0 +1,338 @@
+//! G1 to G9 over the history of one seed and the final state of its queue file.
+//!
+//! Called by run.rs when everything is quiet. Pure: it reads what was recorded and says what is wrong, citing the
+//! promise. What a HEAD must keep of the one before is checked in bucket.rs as it arrives.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bucketq::error::{Code, Kind};
+use bucketq::job::{Job, JobId, State};
+use bucketq::op::{Op, Outcome};
+
+use crate::bucket::Bucket;
+use crate::history::History;
+use crate::history::{Call, Hold, Verdict, verdict_of};
+use crate::ops::{enqueued, finishes};
+use crate::plan::Plan;
+
+/// What is left at the end: every job by id.
+pub type Jobs = BTreeMap<JobId, Job>;
+
+/// Checks that hold in every seed, whatever the operator did.
+pub fn always(plan: &Plan, history: &History, bucket: &Bucket) -> Vec<String> {
+    let mut bad = history.odd.clone();
+    bad.extend(bucket.broken.iter().cloned());
+    bad.extend(overlaps(&history.holds));
+    bad.extend(lost_leases(history));
+    let limit = plan.options.deadline.as_millis() as u64 + 2_000;
+    for call in &history.calls {
+        if let Some(reply) = &call.reply
+            && reply.at_ms - call.at_ms > limit
+        {
+            bad.push(format!(
+                "{} waits {} ms for the answer to {}",
+                call.who,
+                reply.at_ms - call.at_ms,
+                call.op.name()
+            ));
+        }
+    }
+    for claim in &history.claims {
+        if let Some((at_ms, _)) = claim.reply
+            && at_ms - claim.at_ms > limit + claim.wait_ms
+        {
+            bad.push(format!("{} waits {} ms for the answer to a claim", claim.who, at_ms - claim.at_ms));
+        }
+    }
+    bad
+}
+
+/// Checks of a seed whose bucket nobody meddled with.
+pub fn all(plan: &Plan, history: &History, bucket: &Bucket, last: &Jobs) -> Vec<String> {
+    let mut bad = always(plan, history, bucket);
+    bad.extend(errors(plan, history));
+    bad.extend(replies(history, bucket));
+    bad.extend(looks(history, last));
+    bad.extend(jobs(history, last));
+    bad
+}
+
+/// Codes that nothing in this plan excuses.
+fn errors(plan: &Plan, history: &History) -> Vec<String> {
+    let never =
+        [Code::RolledBack, Code::HeadMissing, Code::StoreBroken, Code::Internal, Code::Foreign, Code::TooNew];
+    let mut bad = Vec::new();
+    for (code, count) in &history.errors {
+        let excused = match *code {
+            c if c == Code::Corrupt.as_str() || c == Code::Foreign.as_str() || c == Code::TooNew.as_str() => {
+                plan.damaged
+            }
+            c if c == Code::ClockSkew.as_str() => plan.wild_clock.is_some(),
+            c => never.iter().all(|n| n.as_str() != c),
+        };
+        if !excused {
+            bad.push(format!("{count} callers are told {code}, and nothing explains it"));
+        }
+    }
+    bad
+}
+
+/// G1: what a reply says is in the bucket when it is said. G6: and it was done once.
+fn replies(history: &History, bucket: &Bucket) -> Vec<String> {
+    let times: BTreeMap<u64, i64> =
+        bucket.landed.iter().map(|l| (l.head.commit_seq, l.head.commit_ms)).collect();
+    let mut bad = Vec::new();
+    for call in &history.calls {
+        let Some((seq, ms, _)) = call.commit() else { continue };
+        let name = call.op.name();
+        let bucket_seq = call.reply.as_ref().map_or(0, |r| r.bucket_seq);
+        if seq > bucket_seq {
+            bad.push(format!("G1: {name} is told commit {seq} while the bucket is at {bucket_seq}"));
+        }
+        if times.get(&seq) != Some(&ms) {
+            bad.push(format!("G1: {name} is told commit {seq} at {ms}; the chain has {:?}", times.get(&seq)));
+        }
+        if !call.again {
+            for (id, told) in enqueued(call) {
+                if let Some((true, at)) = told
+                    && at != seq
+                {
+                    bad.push(format!("G6: {id} is enqueued in commit {at} and again in {seq}"));
+                }
+            }
+        }
+    }
+    bad
+}
+
+/// P11: a reader sees the chain, never less than before, never what is not there.
+fn looks(history: &History, last: &Jobs) -> Vec<String> {
+    let mut bad = Vec::new();
+    let mut newest = BTreeMap::new();
+    for look in &history.looks {
+        let who = look.who;
+        if look.seen > look.after {
+            bad.push(format!(
+                "P11: {who} is shown commit {} while the bucket is at {}",
+                look.seen, look.after
+            ));
+        }
+        if look.fresh && look.seen < look.before {
+            bad.push(format!("P11: {who} asks at commit {} and is shown {}", look.before, look.seen));
+        }
+        let before = newest.insert(who, look.seen).unwrap_or(0);
+        if look.seen < before {
+            bad.push(format!("P11: {who} is shown commit {before}, then {}", look.seen));
+        }
+    }
+    let requeued: BTreeSet<JobId> = history.calls.iter().filter_map(|c| requeue_of(&c.op)).collect();
+    for (id, run, seq) in &history.seen {
+        let there = last
+            .get(id)
+            .is_some_and(|j| (j.run, j.seq) == (*run, *seq) || (requeued.contains(id) && j.run > *run));
+        if !there {
+            bad.push(format!("P11: a reader saw {id} in commit {}, which has no such job", seq >> 24));
+        }
+    }
+    bad
+}
+
+fn requeue_of(op: &Op) -> Option<JobId> {
+    if let Op::Requeue { id, .. } = op { Some(*id) } else { None }
+}
+
+/// G4: the times in which two holders may work on one job never overlap.
+fn overlaps(holds: &[Hold]) -> Vec<String> {
+    let mut by_job: BTreeMap<(JobId, u32), Vec<&Hold>> = BTreeMap::new();
+    for hold in holds {
+        by_job.entry((hold.job, hold.run)).or_default().push(hold);
+    }
+    let end = |h: &Hold| h.stopped_ms.map_or(h.until_ms, |stopped| stopped.min(h.until_ms));
+    let mut bad = Vec::new();
+    for ((id, _), mut holds) in by_job {
+        holds.sort_by_key(|h| (h.from_ms, h.fence));
+        for pair in holds.windows(2) {
+            let (a, b) = (pair[0], pair[1]);
+            if b.from_ms < end(a) && b.from_ms < end(b) {
+                bad.push(format!(
+                    "G4: {id} is held by {} (commit {}) until {} ms and by {} (commit {}) from {} ms",
+                    a.who,
+                    a.fence,
+                    end(a),
+                    b.who,
+                    b.fence,
+                    b.from_ms
+                ));
+            }
+            if a.fence == b.fence {
+                bad.push(format!("G4: {id} is handed out twice in commit {}", a.fence));
+            }
+        }
+    }
+    bad
+}
+
+/// G3: a stale token changes nothing; and a live one is never called stale.
+fn lost_leases(history: &History) -> Vec<String> {
+    let cancelled: BTreeSet<JobId> = history
+        .calls
+        .iter()
+        .filter_map(|c| if let Op::Cancel { id, leased: true } = c.op { Some(id) } else { None })
+        .collect();
+    let mut claims: BTreeMap<JobId, Vec<u64>> = BTreeMap::new();
+    for hold in &history.holds {
+        claims.entry(hold.job).or_default().push(hold.fence);
+    }
+    let mut bad = Vec::new();
+    for call in history.calls.iter().filter(|c| !c.again) {
+        let (Some((fence, until)), Some(reply)) = (call.held, &call.reply) else { continue };
+        let held = match &call.op {
+            Op::Extend { held, .. } => *held,
+            op => match finishes(op) {
+                Some((held, _)) => held,
+                None => continue,
+            },
+        };
+        let name = call.op.name();
+        match &reply.result {
+            Ok((seq, ..)) => {
+                let newer =
+                    claims.get(&held.id).and_then(|all| all.iter().find(|f| **f > fence && **f < *seq));
+                if let Some(newer) = newer {
+                    bad.push(format!("G3: {name} of {} with the token of commit {fence} works in commit {seq} although commit {newer} claimed it", held.id));
+                }
+            }
+            Err(e) if e.kind() == Kind::LeaseLost && reply.at_ms < until && !cancelled.contains(&held.id) => {
+                bad.push(format!(
+                    "G5: {} loses its live lease on {} (until {until} ms) at {} ms",
+                    call.who, held.id, reply.at_ms
+                ));
+            }
+            Err(_) => {}
+        }
+    }
+    bad
+}
+
+/// What each job went through, gathered from the calls about it.
+#[derive(Default)]
+struct Fate<'a> {
+    added: Option<(u64, &'a Call)>,
+    perhaps_added: bool,
+    not_added: bool,
+    finished: Vec<(State, &'a Call)>,
+    requeued: bool,
+    cancelled: Vec<&'a Call>,
+}
+
+/// G1, G2, G5, G6: every job is where the answers say it is.
+fn jobs(history: &History, last: &Jobs) -> Vec<String> {
+    let mut fates: BTreeMap<JobId, Fate<'_>> = BTreeMap::new();
+    for call in &history.calls {
+        gather(call, &mut fates);
+    }
+    let mut bad = Vec::new();
+    for id in last.keys().filter(|id| !fates.contains_key(id)) {
+        bad.push(format!("G1: nobody enqueued {id}"));
+    }
+    for (id, fate) in &fates {
+        match (last.get(id), fate.added) {
+            (None, Some((seq, call))) => {
+                bad.push(format!("G1: {id}, enqueued by {} in commit {seq}, is gone", call.who));
+            }
+            (Some(_), None) if !fate.perhaps_added && fate.not_added => {
+                bad.push(format!("G6: {id} is there although every enqueue of it was surely not applied"));
+            }
+            (Some(job), added) => {
+                if let Some((seq, _)) = added
+                    && !fate.requeued
+                    && job.commit_seq() != seq
+                {
+                    bad.push(format!(
+                        "G6: {id} was told commit {seq} and stands in commit {}",
+                        job.commit_seq()
+                    ));
+                }
+                bad.extend(finish(*id, fate, job));
+            }
+            (None, None) => {}
+        }
+    }
+    bad
+}
+
+fn gather<'a>(call: &'a Call, fates: &mut BTreeMap<JobId, Fate<'a>>) {
+    for (id, told) in enqueued(call) {
+        let fate = fates.entry(id).or_default();
+        match (told, call.verdict()) {
+            (Some((true, seq)), _) => fate.added = fate.added.or(Some((seq, call))),
+            (Some((false, _)), _) | (None, Verdict::NotApplied) => fate.not_added = true,
+            (None, _) => fate.perhaps_added = true,
+        }
+    }
+    if let Some((held, Some(state))) = finishes(&call.op)
+        && call.verdict() != Verdict::NotApplied
+    {
+        fates.entry(held.id).or_default().finished.push((state, call));
+    }
+    if call.verdict() != Verdict::NotApplied {
+        match call.op {
+            Op::Requeue { id, .. } => fates.entry(id).or_default().requeued = true,
+            Op::Cancel { id, .. } => fates.entry(id).or_default().cancelled.push(call),
+            _ => {}
+        }
+    }
+}
+
+fn finish(id: JobId, fate: &Fate<'_>, job: &Job) -> Vec<String> {
+    let mut bad = Vec::new();
+    let by = |state| fate.finished.iter().any(|(s, _)| *s == state);
+    match job.state {
+        State::Done if !by(State::Done) => bad.push(format!("G5: {id} is done and nobody acked it")),
+        State::Dead if !by(State::Dead) && job.attempt < job.max_attempts => {
+            bad.push(format!("G5: {id} is dead after {} of {} attempts", job.attempt, job.max_attempts));
+        }
+        State::Cancelled if fate.cancelled.is_empty() => {
+            bad.push(format!("G5: {id} is cancelled and nobody did it"));
+        }
+        State::Done | State::Dead | State::Cancelled => {}
+        state => bad.push(format!("G5: {id} is still {} at the end", state.as_str())),
+    }
+    if fate.requeued {
+        return bad;
+    }
+    for (state, call) in &fate.finished {
+        let Some((seq, ms, _)) = call.commit() else { continue };
+        if job.state != *state {
+            bad.push(format!(
+                "G1: {id} was {} in commit {seq} and is {}",
+                state.as_str(),
+                job.state.as_str()
+            ));
+        }
+        if !call.again && job.finished_ms != Some(ms) {
+            bad.push(format!("G6: {id} was finished in commit {seq} at {ms} and says {:?}", job.finished_ms));
+        }
+    }
+    for call in &fate.cancelled {
+        if let Some((seq, _, Outcome::Cancelled { was })) = call.commit() {
+            let twice = *was == State::Cancelled && !call.again && fate.cancelled.len() == 1;
+            if twice || job.state != State::Cancelled {
+                bad.push(format!(
+                    "G6: {id} was cancelled in commit {seq} (was {was:?}) and is {:?}",
+                    job.state
+                ));
+            }
+        }
+    }
+    bad
+}
+
+/// Whether an answer to a claim leaves open that it happened.
+pub fn claim_open(reply: Option<&(u64, bucketq::Result<usize>)>) -> bool {
+    match reply {
+        None => true,
+        Some((_, Ok(_))) => false,
+        Some((_, Err(error))) => verdict_of(error) == Verdict::Either,
+    }
+}

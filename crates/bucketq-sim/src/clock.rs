@@ -1,0 +1,60 @@
+//! True time, and what each node believes it is.
+//!
+//! True time is tokio's paused clock. Every node sees it through a [`NodeClock`] that is off by a skew, drifts and
+//! may be stepped. Nothing else in this crate reads a clock.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use bucketq::env::Clock;
+use tokio::time::Instant;
+
+/// What the true clock shows when a world begins: an ordinary day, so that ids and dates look ordinary.
+pub const EPOCH_MS: i64 = 1_800_000_000_000;
+
+/// True time of the paused runtime.
+#[expect(clippy::disallowed_methods, reason = "this is the door of the simulation")]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// The clock of one node: outlives its crashes, as a machine's clock does.
+#[derive(Debug)]
+pub struct NodeClock {
+    origin: Instant,
+    skew_ms: AtomicI64,
+    drift_ppm: i64,
+}
+
+impl NodeClock {
+    /// A clock that is off by `skew_ms` at `origin` and gains `drift_ppm` microseconds a second from then on.
+    pub const fn new(origin: Instant, skew_ms: i64, drift_ppm: i64) -> Self {
+        Self { origin, skew_ms: AtomicI64::new(skew_ms), drift_ppm }
+    }
+
+    /// Somebody sets the clock: it is off by that much more from now on.
+    pub fn step(&self, by_ms: i64) {
+        self.skew_ms.fetch_add(by_ms, Ordering::Relaxed);
+    }
+}
+
+impl Clock for NodeClock {
+    fn wall_ms(&self) -> i64 {
+        let elapsed = since_ms(self.origin).cast_signed();
+        EPOCH_MS + elapsed + elapsed * self.drift_ppm / 1_000_000 + self.skew_ms.load(Ordering::Relaxed)
+    }
+
+    fn monotonic(&self) -> Instant {
+        now()
+    }
+}
+
+/// Whole milliseconds of true time since `origin`.
+pub fn since_ms(origin: Instant) -> u64 {
+    (now() - origin).as_millis() as u64
+}
+
+/// Wait for this much true time.
+pub async fn pause_ms(ms: u64) {
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+}

@@ -1,0 +1,155 @@
+//! A process: opens the queue file, runs its clients, dies or closes, and comes back.
+//!
+//! Called by the run. A crash ends the life's store (nothing reaches the bucket any more, no answer comes back) and
+//! aborts its clients; the writer it leaves behind hangs for ever, as good as dead.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bucketq::QueueFile;
+use bucketq::env::Env;
+use bucketq::error::{Code, Error, Kind};
+use tokio::task::JoinSet;
+
+use crate::bucket::Who;
+use crate::clock::pause_ms;
+use crate::rng::{Rng, SimEntropy};
+use crate::store::{FaultyStore, Life};
+use crate::variants::Variant;
+use crate::workload;
+use crate::world::World;
+
+/// The name of the queue file.
+pub const NAME: &str = "jobs";
+
+/// How a life ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Crash,
+    Close,
+    Drop,
+}
+
+/// One node from the first open until the clients stop.
+pub async fn live(world: Arc<World>, node: usize) {
+    let rng = Rng::new(world.rng.draw());
+    pause_ms(rng.below(500)).await;
+    let mut life = 0;
+    while !world.is_over() {
+        life += 1;
+        let who = Who { node, life };
+        if !one_life(&world, who, &rng).await {
+            return;
+        }
+        pause_ms(rng.spread(10, 20_000)).await;
+    }
+}
+
+/// False when there is nothing to come back to.
+async fn one_life(world: &Arc<World>, who: Who, rng: &Rng) -> bool {
+    let life = Arc::new(Life::new(who));
+    let opened = tokio::select! {
+        biased;
+        () = life.crash.notified() => None,
+        opened = open(world, &life) => Some(opened),
+    };
+    let file = match opened {
+        None => return true,
+        Some(Ok(file)) => file,
+        Some(Err(error)) => {
+            world.note(|| format!("{who} cannot open: {error}"));
+            world.history().told_error(&error);
+            judge_open(world, who, &error);
+            return !(world.bucket().meddled && error.code() != Code::Unreachable);
+        }
+    };
+    let mut clients = JoinSet::new();
+    workload::spawn(world, &file, who, &life, rng, &mut clients);
+    let planned = match world.plan.trouble_ms {
+        0 => 3_600_000,
+        mean => rng.spread(mean / 2, mean * 8),
+    };
+    let mut end = tokio::select! {
+        biased;
+        () = life.crash.notified() => End::Crash,
+        () = world.wait_over() => End::Close,
+        () = pause_ms(planned) => [End::Crash, End::Close, End::Drop][rng.below(3) as usize],
+        () = workload::halted(&mut clients) => End::Close,
+    };
+    if world.bucket().meddled && world.is_over() {
+        // Whoever lived through the operator's deed must say so before it goes.
+        must_notice(world, &file, who).await;
+    }
+    world.note(|| format!("{who} ends: {end:?}"));
+    if end == End::Crash {
+        life.end();
+        world.fault(|| format!("{who} crashes"));
+    }
+    clients.shutdown().await;
+    world.history().died(who, world.now_ms());
+    if end == End::Close {
+        let most = world.plan.options.deadline + Duration::from_mins(1);
+        tokio::select! {
+            biased;
+            () = life.crash.notified() => end = End::Crash,
+            closed = tokio::time::timeout(most, file.close()) => match closed {
+                Err(_) if world.stalled_for(who.node) == 0 => {
+                    world.history().odd.push(format!("{who}: close takes more than {most:?}"));
+                }
+                Ok(Err(error)) => world.history().told_error(&error),
+                _ => {}
+            },
+        }
+    }
+    if end == End::Crash {
+        life.end();
+    }
+    true
+}
+
+/// Open the queue file for this life.
+pub async fn open(world: &Arc<World>, life: &Arc<Life>) -> Result<QueueFile, Error> {
+    let store = Arc::new(FaultyStore::new(world.clone(), life.clone()));
+    let fixed = world.variant.map_or(0, Variant::fixed_entropy);
+    let entropy = Arc::new(SimEntropy::new(world.rng.fork(), fixed));
+    let env = Env::new(world.clocks[life.who.node].clone(), entropy);
+    QueueFile::open_with(store, NAME, world.plan.options.clone(), env).await
+}
+
+fn judge_open(world: &World, who: Who, error: &Error) {
+    let fine = match error.code() {
+        Code::Unreachable | Code::Throttled | Code::Timeout | Code::Contended | Code::OutcomeUnknown => true,
+        Code::ClockSkew => world.plan.wild_clock.is_some(),
+        Code::Corrupt | Code::Foreign | Code::TooNew => world.plan.damaged,
+        _ => false,
+    };
+    if !fine && !world.bucket().meddled {
+        world.history().odd.push(format!("{who} cannot open: {error:?}"));
+    }
+}
+
+/// After the operator's deed: whoever knew a commit that is gone must say so.
+async fn must_notice(world: &Arc<World>, file: &QueueFile, who: Who) {
+    world.heal();
+    let (known, lost) = {
+        let bucket = world.bucket();
+        let known = bucket.known.get(&who).copied();
+        (known, known.is_some_and(|(seq, id)| bucket.chain.get(&seq) != Some(&id) && seq + 20 > bucket.seq()))
+    };
+    if !lost {
+        return;
+    }
+    for _ in 0..20 {
+        match file.settle().await {
+            Ok(seq) => {
+                let what =
+                    format!("P21, P22: {who} knew commit {known:?}, which is gone, and settles at {seq}");
+                return world.history().odd.push(what);
+            }
+            Err(e) if matches!(e.code(), Code::RolledBack | Code::HeadMissing | Code::StoreBroken) => return,
+            Err(e) if e.kind() == Kind::Closed => return,
+            Err(_) => pause_ms(5_000).await,
+        }
+    }
+    world.history().odd.push(format!("P21, P22: {who} does not notice that commit {known:?} is gone"));
+}

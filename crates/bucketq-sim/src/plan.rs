@@ -1,0 +1,235 @@
+//! What a seed decides before anything happens: how many nodes, how bad the store, how wrong the clocks.
+//!
+//! Called by the world. Calm and wild seeds both occur: a suite of wild ones only would hide what calm ones show.
+
+use std::time::Duration;
+
+use bucketq::config::{Host, Options};
+
+use crate::rng::Rng;
+use crate::variants::Variant;
+
+/// What can happen to one request, in draws per million.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Nothing.
+    Fine,
+    /// It never arrives; the caller waits for its time-out.
+    LostRequest,
+    /// It is carried out; the answer never arrives.
+    LostAnswer,
+    /// It is carried out long after the caller has given up.
+    Late,
+    /// It is carried out twice, the second time later.
+    Twice,
+    /// 409: not carried out.
+    Conflict409,
+    /// 412 although the version is right: not carried out.
+    False412,
+    /// 429 or 503 with Retry-After: not carried out.
+    Throttled,
+    /// 500: perhaps carried out.
+    Failed,
+    /// Carried out after up to two seconds, or answered after as much.
+    Slow,
+    /// Carried out and answered without an `ETag`.
+    NoEtag,
+    /// No connection.
+    Refused,
+    /// A body cut short.
+    Torn,
+    /// A body with one bit wrong.
+    Flipped,
+    /// A date some seconds old.
+    StaleDate,
+}
+
+/// Fates a conditional put may meet, with their weights.
+const PUT_IF: &[(Fate, u64)] = &[
+    (Fate::LostRequest, 4),
+    (Fate::LostAnswer, 6),
+    (Fate::Late, 5),
+    (Fate::Twice, 4),
+    (Fate::Conflict409, 3),
+    (Fate::False412, 2),
+    (Fate::Throttled, 3),
+    (Fate::Failed, 4),
+    (Fate::Slow, 6),
+    (Fate::NoEtag, 2),
+    (Fate::Refused, 2),
+    (Fate::StaleDate, 2),
+];
+/// Fates of a get.
+const GET: &[(Fate, u64)] = &[
+    (Fate::LostRequest, 4),
+    (Fate::Throttled, 2),
+    (Fate::Failed, 3),
+    (Fate::Slow, 5),
+    (Fate::Refused, 2),
+    (Fate::StaleDate, 2),
+];
+/// Fates of a get in seeds whose store also delivers damaged bodies.
+const GET_DAMAGED: &[(Fate, u64)] =
+    &[(Fate::LostRequest, 4), (Fate::Failed, 3), (Fate::Slow, 5), (Fate::Torn, 4), (Fate::Flipped, 4)];
+/// Fates of an unconditional put, a list or a delete.
+const OTHER: &[(Fate, u64)] = &[
+    (Fate::LostRequest, 3),
+    (Fate::LostAnswer, 4),
+    (Fate::Late, 3),
+    (Fate::Throttled, 2),
+    (Fate::Failed, 3),
+    (Fate::Slow, 4),
+    (Fate::Refused, 2),
+];
+
+/// What is asked of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// A conditional put.
+    PutIf,
+    /// A get.
+    Get,
+    /// A put under a fresh key.
+    PutNew,
+    /// A list.
+    List,
+    /// A delete.
+    Delete,
+}
+
+/// What an operator does behind the engine's back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operator {
+    /// Deletes HEAD.
+    Deletes,
+    /// Writes an older HEAD body over the present one.
+    Restores,
+}
+
+/// Everything drawn at the start of a seed.
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
+pub struct Plan {
+    /// Processes, at least two.
+    pub nodes: usize,
+    /// Tasks that enqueue, work and read in each process.
+    pub clients: [usize; 3],
+    /// Calls after which the clients stop.
+    pub budget: u64,
+    /// Probability of any fault of a request, per million.
+    pub fault_rate: u64,
+    /// Every request meets this fate; for tests of the store itself.
+    pub only: Option<Fate>,
+    /// Three of four faults of a conditional put are this one (broken variants).
+    pub favour: Option<Fate>,
+    /// Some bodies arrive damaged: Corrupt is then an honest answer.
+    pub damaged: bool,
+    /// The store tells its time.
+    pub dates: bool,
+    /// The stored largest difference of clocks.
+    pub max_skew_ms: u64,
+    /// Skew and drift of each node's clock.
+    pub clocks: Vec<(i64, i64)>,
+    /// One node's clock is beyond `max_skew`, or is stepped in mid-run: `ClockSkew` is then an honest answer.
+    pub wild_clock: Option<usize>,
+    /// Leases lie between these, in milliseconds.
+    pub lease_ms: (u64, u64),
+    /// Probability per step of a store call that its process dies there, per million.
+    pub crash_rate: u64,
+    /// Mean time between stalls, outages and planned ends, in milliseconds; 0 for none.
+    pub trouble_ms: u64,
+    /// The operator's deed, if any: such seeds have checks of their own.
+    pub operator: Option<Operator>,
+    /// Round trip without faults, in milliseconds.
+    pub latency_ms: (u64, u64),
+    /// The store asks for the probe before a queue file is created on it.
+    pub probe: bool,
+    /// Every commit is replayed and explained.
+    pub deep: bool,
+    /// Options of every open.
+    pub options: Options,
+}
+
+impl Plan {
+    /// The plan of this seed, bent to what `variant` needs to show itself.
+    pub fn draw(seed: u64, rng: &Rng, variant: Option<Variant>) -> Self {
+        let nodes = rng.between(2, 4) as usize;
+        let wild = if rng.one_in(8) { 0 } else { rng.spread(4, 60) };
+        let dates = rng.one_in(2);
+        let max_skew_ms: u64 = if dates { 5_000 } else { [0, 500, 2_000, 5_000][rng.below(4) as usize] };
+        let half = (max_skew_ms / 2).saturating_sub(100).cast_signed();
+        let clocks = (0..=nodes)
+            .map(|_| {
+                (
+                    rng.below(2 * half.unsigned_abs() + 1).cast_signed() - half,
+                    rng.below(81).cast_signed() - 40,
+                )
+            })
+            .map(|(skew, drift)| if max_skew_ms == 0 { (0, 0) } else { (skew, drift) })
+            .collect();
+        let least_lease = 2 * max_skew_ms + 500;
+        let latency = rng.between(2, 40);
+        let options = Options {
+            max_skew: Some(Duration::from_millis(max_skew_ms)),
+            deadline: Duration::from_secs(rng.between(8, 30)),
+            tail: [2 * 1024, 8 * 1024, 32 * 1024][rng.below(3) as usize],
+            host: Host::CurrentRuntime,
+            ..Options::default()
+        };
+        let mut plan = Self {
+            nodes,
+            clients: [rng.between(1, 3) as usize, rng.between(1, 3) as usize, 1],
+            budget: rng.between(250, 450),
+            fault_rate: wild * 1_500,
+            only: None,
+            favour: None,
+            damaged: wild > 0 && rng.one_in(5),
+            dates,
+            max_skew_ms,
+            clocks,
+            wild_clock: (dates && rng.one_in(6)).then(|| rng.below(nodes as u64) as usize),
+            lease_ms: (least_lease, least_lease + rng.spread(500, 30_000)),
+            crash_rate: if wild == 0 { 0 } else { rng.below(3) * 800 },
+            trouble_ms: if wild == 0 { 0 } else { rng.spread(4_000, 60_000) },
+            operator: (wild > 0 && rng.one_in(10))
+                .then(|| if rng.one_in(2) { Operator::Deletes } else { Operator::Restores }),
+            latency_ms: (latency, latency * 2),
+            probe: false,
+            deep: seed.is_multiple_of(10),
+            options,
+        };
+        if let Some(variant) = variant {
+            variant.bend(&mut plan);
+        }
+        plan
+    }
+
+    /// What happens to the next request.
+    pub fn fate(&self, rng: &Rng, verb: Verb) -> Fate {
+        if let Some(fate) = self.only {
+            return fate;
+        }
+        if !rng.chance(self.fault_rate) {
+            return Fate::Fine;
+        }
+        if let (Verb::PutIf, Some(fate)) = (verb, self.favour)
+            && !rng.one_in(4)
+        {
+            return fate;
+        }
+        let table = match verb {
+            Verb::PutIf => PUT_IF,
+            Verb::Get if self.damaged => GET_DAMAGED,
+            Verb::Get => GET,
+            Verb::PutNew | Verb::List | Verb::Delete => OTHER,
+        };
+        let mut at = rng.below(table.iter().map(|(_, weight)| weight).sum());
+        for &(fate, weight) in table {
+            if at < weight {
+                return fate;
+            }
+            at -= weight;
+        }
+        Fate::Fine
+    }
+}

@@ -1,0 +1,259 @@
+//! Every commit of a seed, opened one after the other, and every change explained by an op.
+//!
+//! Called by run.rs in deep seeds. It reads the HEADs of the history through the public API, so that what it sees is
+//! what any reader would have seen at that commit; then each change of a job must be somebody's doing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bucketq::QueueFile;
+use bucketq::config::Options;
+use bucketq::env::{Clock, Env};
+use bucketq::error::{Code, Error, Result};
+use bucketq::job::{JobId, State};
+use bucketq::op::Op;
+use bucketq::query::{Answer, Filter, Query};
+use bucketq::store::{Expect, Got, Listed, Put, Store, Version};
+use bytes::Bytes;
+
+use crate::bucket::is_head;
+use crate::check::{Jobs, claim_open};
+use crate::clock::pause_ms;
+use crate::history::{Call, History, Verdict};
+use crate::node::NAME;
+use crate::ops::{enqueued, finishes};
+use crate::rng::{Rng, SimEntropy};
+use crate::world::World;
+
+/// The bucket as it stood at one commit after the other. Nothing can be written.
+#[derive(Debug)]
+struct Museum {
+    heads: Vec<Bytes>,
+    ever: BTreeMap<String, Bytes>,
+    at: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Hand {
+    times: Vec<i64>,
+    museum: Arc<Museum>,
+}
+
+impl Clock for Hand {
+    fn wall_ms(&self) -> i64 {
+        self.times[self.museum.at.load(Ordering::Relaxed)]
+    }
+
+    fn monotonic(&self) -> tokio::time::Instant {
+        crate::clock::now()
+    }
+}
+
+#[async_trait]
+impl Store for Museum {
+    async fn get(&self, key: &str, unless: Option<&Version>) -> Result<Got> {
+        let at = self.at.load(Ordering::Relaxed);
+        let (found, version) = if is_head(key) {
+            (self.heads.get(at).cloned(), Version::new(format!("head {at}")))
+        } else {
+            (self.ever.get(key).cloned(), Version::new("once"))
+        };
+        Ok(match found {
+            None => Got::Absent { date_ms: None },
+            Some(_) if unless == Some(&version) => Got::Unchanged { date_ms: None },
+            Some(bytes) => Got::Object { bytes, version, date_ms: None },
+        })
+    }
+
+    async fn put_if(&self, _: &str, _: Bytes, _: &Expect) -> Put {
+        Put::Unknown { error: read_only(), sent: false, retry_after: None }
+    }
+
+    async fn put_new(&self, _: &str, _: Bytes) -> Result<()> {
+        Err(read_only())
+    }
+
+    async fn delete(&self, _: &str) -> Result<()> {
+        Err(read_only())
+    }
+
+    async fn list(&self, _: &str) -> Result<Vec<Listed>> {
+        Ok(Vec::new())
+    }
+
+    fn describe(&self) -> String {
+        "sim://museum".into()
+    }
+
+    fn default_max_skew(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn needs_probe(&self) -> bool {
+        false
+    }
+}
+
+fn read_only() -> Error {
+    Error::new(Code::Denied, "this bucket can only be read")
+}
+
+/// Every job of a queue file.
+pub async fn list_all(file: &QueueFile) -> Result<Jobs> {
+    let (mut jobs, mut after) = (Jobs::new(), None);
+    loop {
+        let query = Query::List { filter: Filter::default(), after, limit: 1_000 };
+        let Answer::Page(page) = file.ask(query, None).await? else {
+            return Err(Error::new(Code::Internal, "a list is answered with something else"));
+        };
+        jobs.extend(page.jobs.into_iter().map(|job| (job.id, job)));
+        after = page.next;
+        if after.is_none() {
+            return Ok(jobs);
+        }
+    }
+}
+
+/// Walk through every commit; what cannot be explained.
+pub async fn walk(world: &Arc<World>) -> Vec<String> {
+    let (museum, times, landed) = {
+        let bucket = world.bucket();
+        let landed = &bucket.landed;
+        let museum = Arc::new(Museum {
+            heads: landed.iter().map(|l| l.bytes.clone()).collect(),
+            ever: bucket.ever.clone(),
+            at: AtomicUsize::new(0),
+        });
+        let times = landed.iter().map(|l| l.head.commit_ms).collect::<Vec<_>>();
+        (museum, times, landed.iter().map(|l| l.at_ms).collect::<Vec<_>>())
+    };
+    let clock = Arc::new(Hand { times: times.clone(), museum: museum.clone() });
+    let env = Env::new(clock, Arc::new(SimEntropy::new(Rng::new(1), 0)));
+    let options = Options { create: false, max_skew: None, ..world.plan.options.clone() };
+    let mut bad = Vec::new();
+    let mut before = Jobs::new();
+    let mut file: Option<QueueFile> = None;
+    for (n, &at_ms) in times.iter().enumerate() {
+        museum.at.store(n, Ordering::Relaxed);
+        // A read may share what was fetched at the same instant.
+        pause_ms(1).await;
+        let seq = n as u64 + 1;
+        if file.is_none() {
+            match QueueFile::open_with(museum.clone(), NAME, options.clone(), env.clone()).await {
+                Ok(opened) => file = Some(opened),
+                Err(e) => return vec![format!("G7: commit {seq} cannot be opened: {e:?}")],
+            }
+        }
+        let Some(handle) = &file else { continue };
+        match list_all(handle).await {
+            Ok(jobs) => {
+                explain(
+                    &world.history(),
+                    Moment { seq, commit_ms: at_ms, landed_ms: landed[n] },
+                    &before,
+                    &jobs,
+                    &mut bad,
+                );
+                before = jobs;
+            }
+            Err(e) => return vec![format!("G7: commit {seq} cannot be read: {e:?}")],
+        }
+        // Now and then cold, so that bases and segments are read as well as tails.
+        if n % 37 == 36
+            && let Some(handle) = file.take()
+        {
+            let _ = handle.close().await;
+        }
+    }
+    bad
+}
+
+/// Each change from one commit to the next is somebody's doing, and each answer shows in its commit.
+fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mut Vec<String>) {
+    let seq = now.seq;
+    for call in &history.calls {
+        if !call.again && call.commit().is_some_and(|(s, ..)| s == seq) {
+            for (id, told) in enqueued(call) {
+                if matches!(told, Some((true, _))) && (before.contains_key(&id) || !after.contains_key(&id)) {
+                    bad.push(format!("G2: {id} is told to be new in commit {seq} and is not"));
+                }
+            }
+        }
+    }
+    for hold in history.holds.iter().filter(|h| h.fence == seq) {
+        if after.get(&hold.job).and_then(|j| j.fence) != Some(seq) {
+            bad.push(format!("G1: {} is handed out in commit {seq}, which does not show it", hold.job));
+        }
+    }
+    for (id, job) in after {
+        let old = before.get(id);
+        if old == Some(job) {
+            continue;
+        }
+        if old.is_none() && !somebody(history, seq, |call| enqueued(call).iter().any(|(j, _)| j == id)) {
+            bad.push(format!("G6: {id} appears in commit {seq} and nobody put it there"));
+        }
+        if job.fence == Some(seq) {
+            claimed(history, now, *id, before, bad);
+        }
+        let finished = |state| job.state == state && old.is_none_or(|o| o.state != state);
+        if finished(State::Done) {
+            let acks = |call: &Call| {
+                finishes(&call.op).is_some_and(|(held, s)| held.id == *id && s == Some(State::Done))
+            };
+            if !somebody(history, seq, acks) {
+                bad.push(format!("G5: {id} is done in commit {seq} and nobody acked it there"));
+            }
+        }
+    }
+    for id in before.keys().filter(|id| !after.contains_key(id)) {
+        bad.push(format!("G1: {id} disappears in commit {seq}"));
+    }
+}
+
+/// One commit: its number, its own time, and when it arrived in true time.
+#[derive(Clone, Copy)]
+struct Moment {
+    seq: u64,
+    commit_ms: i64,
+    landed_ms: u64,
+}
+
+fn claimed(history: &History, now: Moment, id: JobId, before: &Jobs, bad: &mut Vec<String>) {
+    let (seq, at_ms) = (now.seq, now.commit_ms);
+    let told = history.holds.iter().any(|h| h.job == id && h.fence == seq);
+    // A claim that was dropped, or whose answer came too late to be handed out, may have taken it.
+    let open = history.claims.iter().any(|c| {
+        let unanswered = c.dropped || claim_open(c.reply.as_ref());
+        c.at_ms <= now.landed_ms
+            && (unanswered || c.reply.as_ref().is_some_and(|(at, _)| *at >= now.landed_ms))
+    });
+    if !told && !open {
+        bad.push(format!("G5: {id} is claimed in commit {seq} for nobody"));
+    }
+    let Some(old) = before.get(&id) else { return };
+    let (State::Leased, Some(fence), Some(expires)) = (old.state, old.fence, old.expires_ms) else { return };
+    if expires <= at_ms {
+        return;
+    }
+    let given_up = |call: &Call| {
+        finishes(&call.op).is_some_and(|(held, _)| held.id == id)
+            || matches!(call.op, Op::Cancel { id: c, .. } | Op::Requeue { id: c, .. } if c == id)
+    };
+    if !somebody(history, seq, given_up) && !open {
+        bad.push(format!(
+            "G4: {id}, leased in commit {fence} until {expires}, is claimed in commit {seq} at {at_ms}"
+        ));
+    }
+}
+
+/// Some op of this shape was told this commit, or may have been applied in it.
+fn somebody(history: &History, seq: u64, shape: impl Fn(&Call) -> bool) -> bool {
+    history.calls.iter().filter(|c| shape(c)).any(|c| match c.commit() {
+        Some((told, ..)) => told == seq,
+        None => c.verdict() == Verdict::Either,
+    })
+}

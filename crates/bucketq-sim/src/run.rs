@@ -1,0 +1,253 @@
+//! One seed from beginning to end: live, heal, drain, be quiet, look, check.
+//!
+//! Called by the `sim` binary and by tests/sim. The report says everything; nothing is printed here.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bucketq::QueueFile;
+use bucketq::job::State;
+use bucketq::op::{Held, Op};
+use bucketq::query::{Answer, Query};
+use tokio::task::JoinSet;
+
+use crate::bucket::Who;
+use crate::check;
+use crate::clock::pause_ms;
+use crate::node;
+use crate::plan::Operator;
+use crate::replay;
+use crate::rng::Rng;
+use crate::store::Life;
+use crate::variants::Variant;
+use crate::work;
+use crate::workload::{Client, QUEUES};
+use crate::world::World;
+
+/// What became of one seed.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// Calls made.
+    pub ops: u64,
+    /// Commits in the chain.
+    pub commits: u64,
+    /// Faults injected.
+    pub faults: u64,
+    /// What is wrong; empty when every promise was kept.
+    pub violations: Vec<String>,
+    /// Hash of everything that happened, in order.
+    pub trace: u64,
+    /// Things that happened.
+    pub events: u64,
+    /// Errors callers were told, by code.
+    pub errors: BTreeMap<&'static str, u64>,
+    /// True time that passed.
+    pub virtual_ms: u64,
+}
+
+/// Live through a seed; `print` shows the trace on standard error.
+pub fn run(seed: u64, variant: Option<Variant>, print: bool) -> Report {
+    let story = || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .map_err(|e| e.to_string())?;
+        Ok(runtime.block_on(story(seed, variant, print)))
+    };
+    let told: Result<Report, String> =
+        std::panic::catch_unwind(AssertUnwindSafe(story)).unwrap_or_else(|_| Err("it panics".into()));
+    told.unwrap_or_else(|what| Report { seed, violations: vec![what], ..Report::default() })
+}
+
+async fn story(seed: u64, variant: Option<Variant>, print: bool) -> Report {
+    let world = World::new(seed, variant, print);
+    world.note(|| format!("{:?}", world.plan));
+    let mut nodes = JoinSet::new();
+    for n in 0..world.plan.nodes {
+        nodes.spawn(node::live(world.clone(), n));
+    }
+    let troubles = tokio::spawn(troubles(world.clone()));
+    let lived = tokio::time::timeout(Duration::from_hours(4), async {
+        while let Some(end) = nodes.join_next().await {
+            if end.is_err() {
+                world.history().odd.push("a node panics".into());
+            }
+        }
+    });
+    if lived.await.is_err() {
+        world.history().odd.push(format!("the clients do not come to an end: {} calls", world.calls()));
+        world.end();
+        nodes.abort_all();
+    }
+    troubles.abort();
+    world.heal();
+    let meddled = world.bucket().meddled;
+    let mut violations = if meddled {
+        check::always(&world.plan, &world.history(), &world.bucket())
+    } else {
+        match tokio::time::timeout(Duration::from_hours(12), clean_up(&world)).await {
+            Ok(Ok(jobs)) => check::all(&world.plan, &world.history(), &world.bucket(), &jobs),
+            Ok(Err(what)) => {
+                let mut bad = check::always(&world.plan, &world.history(), &world.bucket());
+                bad.push(what);
+                bad
+            }
+            Err(_) => vec!["G5: cleaning up does not come to an end".into()],
+        }
+    };
+    if world.plan.deep && !meddled && violations.is_empty() {
+        violations.extend(replay::walk(&world).await);
+    }
+    let (trace, events) = world.trace();
+    let errors = world.history().errors.clone();
+    let commits = world.bucket().landed.len() as u64;
+    Report {
+        seed,
+        ops: world.calls(),
+        commits,
+        faults: world.faults(),
+        violations,
+        trace,
+        events,
+        errors,
+        virtual_ms: world.now_ms(),
+    }
+}
+
+/// Stalls, outages, stepped clocks and the operator, until the clients stop.
+async fn troubles(world: Arc<World>) {
+    let rng = world.rng.fork();
+    let mut operator = world.plan.operator;
+    if world.plan.trouble_ms == 0 {
+        return;
+    }
+    while !world.is_over() {
+        pause_ms(rng.spread(world.plan.trouble_ms / 4, world.plan.trouble_ms * 2)).await;
+        let node = rng.below(world.plan.nodes as u64) as usize;
+        match rng.below(5) {
+            0 | 1 => world.stall(node, rng.spread(100, world.plan.lease_ms.1 * 2)),
+            2 | 3 => world.cut(node, rng.spread(500, 45_000)),
+            _ => {
+                if let Some(wild) = world.plan.wild_clock {
+                    let by = rng.spread(10, 600_000).cast_signed();
+                    world.fault(|| format!("the clock of n{wild} is set by {by} ms"));
+                    world.clocks[wild].step(if rng.one_in(2) { by } else { -by });
+                }
+            }
+        }
+        if world.calls() > world.plan.budget / 2
+            && let Some(deed) = operator.take()
+        {
+            let seq = world.bucket().seq();
+            let restore =
+                (deed == Operator::Restores && seq > 2).then(|| seq - 1 - rng.below((seq - 1).min(8)));
+            if deed == Operator::Deletes || restore.is_some() {
+                world.fault(|| format!("the operator {deed:?} HEAD {seq} {restore:?}"));
+                world.bucket().meddle(restore);
+            }
+        }
+    }
+}
+
+/// A fresh node finishes every job, then nothing happens for hours, then everything is read.
+async fn clean_up(world: &Arc<World>) -> Result<check::Jobs, String> {
+    let who = Who { node: world.plan.nodes, life: 1 };
+    let life = Arc::new(Life::new(who));
+    // A clock that was wrong may have left HEAD's time ahead: that passes.
+    let mut opened = node::open(world, &life).await;
+    for _ in 0..200 {
+        if opened.is_ok() {
+            break;
+        }
+        pause_ms(30_000).await;
+        opened = node::open(world, &life).await;
+    }
+    let file = opened.map_err(|e| format!("G7: it cannot be opened at the end: {e:?}"))?;
+    let client = Client { world: world.clone(), file: file.clone(), who, rng: Rng::new(world.rng.draw()) };
+    for queue in QUEUES {
+        client.insist(Op::Resume { queue: queue.to_owned() }, None).await;
+    }
+    drain(&client).await?;
+    // Late requests arrive after this node has begun: they must find that they are too late, or be finished as well.
+    world.wait_arrived().await;
+    pause_ms(300_000).await;
+    file.settle().await.map_err(|e| format!("G5: it does not settle at the end: {e:?}"))?;
+    drain(&client).await?;
+    let jobs =
+        replay::list_all(&file).await.map_err(|e| format!("G7: it cannot be read at the end: {e:?}"))?;
+    quiet(world, &client).await?;
+    drop(client);
+    file.close().await.map_err(|e| format!("it does not close at the end: {e:?}"))?;
+    Ok(jobs)
+}
+
+/// G5: whatever was not finished can be claimed and finished within bounded time.
+async fn drain(client: &Client) -> Result<(), String> {
+    let bound = client.world.now_ms() + 3_600_000;
+    let lease = client.world.plan.lease_ms.1;
+    while client.world.now_ms() < bound {
+        let jobs = work::claim(client, 100, lease, 0, None).await.unwrap_or_default();
+        let none = jobs.is_empty();
+        for (n, taken) in jobs {
+            let held = Held { id: taken.job.id, token: taken.lease.token };
+            let (fence, until) = {
+                let mut history = client.world.history();
+                history.stop(n, client.world.now_ms());
+                (history.holds[n].fence, history.holds[n].until_ms)
+            };
+            client.call(Op::Ack { held, result: None }, false, Some((fence, until))).await;
+        }
+        if none {
+            match client.file.ask(Query::Queues, None).await {
+                Ok(Answer::Queues(queues)) => {
+                    let live = |s: &State| !s.is_finished();
+                    let left = queues
+                        .iter()
+                        .flat_map(|q| &q.counts)
+                        .filter(|(s, _)| live(s))
+                        .map(|(_, n)| n)
+                        .sum::<u64>();
+                    if left == 0 {
+                        return Ok(());
+                    }
+                }
+                other => client.world.note(|| format!("drain: {other:?}")),
+            }
+            pause_ms(1_000).await;
+        }
+    }
+    Err("G5: some jobs cannot be finished within an hour".into())
+}
+
+/// G9: hours without work cost no PUT, no LIST and no GET; a waiting claim costs no PUT and no LIST.
+async fn quiet(world: &Arc<World>, client: &Client) -> Result<(), String> {
+    let count = || world.bucket().counts;
+    let before = count();
+    pause_ms(3 * 3_600_000).await;
+    let idle = count();
+    if idle != before {
+        return Err(format!("G9: three idle hours cost {before:?} -> {idle:?}"));
+    }
+    let waiting = wait_in_vain(&client.file);
+    tokio::select! {
+        biased;
+        got = waiting => return Err(format!("G9: a waiting claim on an empty file ends with {got}")),
+        () = pause_ms(600_000) => {}
+    }
+    // The claim that was dropped here is handed back, which costs nothing, for it had nothing.
+    let after = count();
+    if (after.puts, after.lists) != (idle.puts, idle.lists) {
+        return Err(format!("G9: ten minutes of waiting cost {idle:?} -> {after:?}"));
+    }
+    Ok(())
+}
+
+async fn wait_in_vain(file: &QueueFile) -> String {
+    let request = file.claim(1).lease(Duration::from_mins(1)).wait(Duration::from_hours(1));
+    format!("{:?}", request.await.map(|jobs| jobs.len()))
+}

@@ -1,0 +1,289 @@
+//! The faulty store: what one life of one process sees of the bucket.
+//!
+//! Handed to the engine as its [`Store`]. A request travels in a task of the world, so that it may arrive after its
+//! caller has given up, crashed or come back. A dead or stalled process gets no answers; a dead one's run no further.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bucketq::error::{Code, Error, Result};
+use bucketq::store::{Expect, Got, Listed, Put, Store, Version};
+use bytes::Bytes;
+use tokio::sync::{Notify, oneshot};
+
+use crate::bucket::{Bucket, Who, is_head};
+use crate::clock::{EPOCH_MS, pause_ms};
+use crate::plan::{Fate, Verb};
+use crate::rng::Rng;
+use crate::world::World;
+
+/// One life of one process, as its store sees it.
+#[derive(Debug)]
+pub struct Life {
+    /// Which.
+    pub who: Who,
+    dead: AtomicBool,
+    /// Rung when a step of the store decides that the process dies here.
+    pub crash: Notify,
+}
+
+impl Life {
+    /// A life that begins.
+    pub fn new(who: Who) -> Self {
+        Self { who, dead: AtomicBool::new(false), crash: Notify::new() }
+    }
+
+    /// From now on nothing of this process reaches the bucket, and no answer reaches it.
+    pub fn end(&self) {
+        self.dead.store(true, Ordering::Relaxed);
+    }
+
+    /// It has ended.
+    pub fn is_over(&self) -> bool {
+        self.dead.load(Ordering::Relaxed)
+    }
+}
+
+/// The store of one life.
+pub struct FaultyStore {
+    world: Arc<World>,
+    life: Arc<Life>,
+    rng: Arc<Rng>,
+}
+
+impl fmt::Debug for FaultyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FaultyStore({})", self.life.who)
+    }
+}
+
+impl FaultyStore {
+    /// What this life sees of the world's bucket.
+    pub fn new(world: Arc<World>, life: Arc<Life>) -> Self {
+        let rng = Arc::new(world.rng.fork());
+        Self { world, life, rng }
+    }
+
+    /// Not dead, not stalled; and perhaps this is where the process dies.
+    async fn step(&self) {
+        if !self.life.is_over() && !self.world.healed() && self.rng.chance(self.world.plan.crash_rate) {
+            self.world.fault(|| format!("{} dies inside a request", self.life.who));
+            self.life.end();
+            self.life.crash.notify_one();
+        }
+        loop {
+            if self.life.is_over() {
+                std::future::pending::<()>().await;
+            }
+            let wait = self.world.stalled_for(self.life.who.node);
+            if wait == 0 {
+                return;
+            }
+            pause_ms(wait).await;
+        }
+    }
+
+    fn fate(&self, verb: Verb, key: &str) -> Fate {
+        if self.world.healed() {
+            return Fate::Fine;
+        }
+        let fate = if self.world.cut_off(self.life.who.node) {
+            [Fate::LostRequest, Fate::LostAnswer, Fate::Failed, Fate::Refused][self.rng.below(4) as usize]
+        } else {
+            self.world.plan.fate(&self.rng, verb)
+        };
+        if fate != Fate::Fine {
+            self.world.fault(|| format!("{} {verb:?} {key}: {fate:?}", self.life.who));
+        }
+        fate
+    }
+
+    fn half_trip(&self) -> u64 {
+        let (low, high) = self.world.plan.latency_ms;
+        self.rng.between(low, high) / 2
+    }
+
+    /// Send a request that `fate` befalls: `None` when no answer comes. `apply` runs in the bucket when it arrives.
+    async fn send<T: Send + 'static>(
+        &self,
+        fate: Fate,
+        apply: impl Fn(&mut Bucket, u64) -> T + Send + 'static,
+    ) -> Option<T> {
+        let up = self.half_trip() + if fate == Fate::Slow { self.rng.below(2_000) } else { 0 };
+        let down = self.half_trip() + if fate == Fate::Slow { self.rng.below(2_000) } else { 0 };
+        let patience = self.rng.spread(50, 9_000);
+        if matches!(
+            fate,
+            Fate::LostRequest | Fate::Refused | Fate::Conflict409 | Fate::False412 | Fate::Throttled
+        ) || (fate == Fate::Failed && self.rng.one_in(2))
+        {
+            pause_ms(if fate == Fate::LostRequest { patience } else { up + down }).await;
+            return None;
+        }
+        let late = if fate == Fate::Late { self.rng.spread(100, 120_000) } else { 0 };
+        let again = (fate == Fate::Twice).then(|| self.rng.spread(10, 30_000));
+        let (answer, answered) = oneshot::channel();
+        let world = self.world.clone();
+        world.travelling(1);
+        tokio::spawn(async move {
+            pause_ms(up + late).await;
+            // Nobody listens when the caller has gone: the request counts all the same.
+            let _ = answer.send(apply(&mut world.bucket(), world.now_ms()));
+            if let Some(wait) = again {
+                pause_ms(wait).await;
+                apply(&mut world.bucket(), world.now_ms());
+            }
+            world.travelling(-1);
+        });
+        if matches!(fate, Fate::LostAnswer | Fate::Late) {
+            pause_ms(patience).await;
+            return None;
+        }
+        let value = answered.await.ok()?;
+        pause_ms(down).await;
+        (fate != Fate::Failed).then_some(value)
+    }
+
+    fn date(&self, fate: Fate) -> Option<i64> {
+        let stale = if fate == Fate::StaleDate { 1_500 } else { 0 };
+        let now = EPOCH_MS + self.world.now_ms().cast_signed() - stale;
+        self.world.plan.dates.then_some(now - now.rem_euclid(1_000))
+    }
+
+    fn damaged(&self, fate: Fate, bytes: Bytes) -> Bytes {
+        let n = bytes.len() as u64;
+        match fate {
+            Fate::Torn => bytes.slice(..self.rng.below(n) as usize),
+            Fate::Flipped if n > 0 => {
+                let mut copy = bytes.to_vec();
+                copy[self.rng.below(n) as usize] ^= 1 << self.rng.below(8);
+                copy.into()
+            }
+            _ => bytes,
+        }
+    }
+}
+
+#[async_trait]
+impl Store for FaultyStore {
+    async fn get(&self, key: &str, unless: Option<&Version>) -> Result<Got> {
+        self.world.request(self.life.who, Verb::Get, key).await;
+        self.step().await;
+        let fate = self.fate(Verb::Get, key);
+        let (name, rng) = (key.to_owned(), self.rng.clone());
+        let found = self.send(fate, move |bucket, _| bucket.get(&name, &rng)).await;
+        self.step().await;
+        let date_ms = self.date(fate);
+        match found {
+            None => Err(error_of(fate)),
+            Some(None) => Ok(Got::Absent { date_ms }),
+            Some(Some(object)) if unless.is_some_and(|v| v.as_str() == object.version) => {
+                Ok(Got::Unchanged { date_ms })
+            }
+            Some(Some(object)) => {
+                let bytes = self.damaged(fate, object.bytes);
+                if is_head(key) {
+                    self.world.bucket().learn(self.life.who, &bytes);
+                }
+                Ok(Got::Object { bytes, version: Version::new(object.version), date_ms })
+            }
+        }
+    }
+
+    async fn put_if(&self, key: &str, body: Bytes, expect: &Expect) -> Put {
+        self.world.request(self.life.who, Verb::PutIf, key).await;
+        self.step().await;
+        let fate = self.fate(Verb::PutIf, key);
+        let is = match expect {
+            Expect::Absent => None,
+            Expect::Is(version) => Some(version.as_str().to_owned()),
+        };
+        let (name, who, rng) = (key.to_owned(), self.life.who, self.rng.clone());
+        let sent = body.clone();
+        let world = self.world.clone();
+        let stored = self
+            .send(fate, move |bucket, at_ms| {
+                let stored = bucket.put_if(who, at_ms, &name, sent.clone(), is.as_deref(), &rng);
+                world.note(|| format!("{who} put {name} if {is:?}: {stored:?}"));
+                stored
+            })
+            .await;
+        self.step().await;
+        match (stored, fate) {
+            (_, Fate::Conflict409 | Fate::False412) | (Some(None), _) => Put::Conflict,
+            (None | Some(Some(_)), Fate::NoEtag) => Put::Unknown {
+                error: Error::new(Code::Unreachable, "200 without an ETag"),
+                sent: true,
+                retry_after: None,
+            },
+            (None, _) => Put::Unknown {
+                error: error_of(fate),
+                sent: fate != Fate::Refused,
+                retry_after: (fate == Fate::Throttled)
+                    .then(|| Duration::from_millis(self.rng.between(100, 3_000))),
+            },
+            (Some(Some(version)), _) => {
+                if is_head(key) {
+                    self.world.bucket().learn(who, &body);
+                }
+                Put::Stored { version: Version::new(version), date_ms: self.date(fate) }
+            }
+        }
+    }
+
+    async fn put_new(&self, key: &str, body: Bytes) -> Result<()> {
+        self.world.request(self.life.who, Verb::PutNew, key).await;
+        self.step().await;
+        let fate = self.fate(Verb::PutNew, key);
+        let name = key.to_owned();
+        let stored = self.send(fate, move |bucket, _| bucket.put_new(&name, body.clone())).await;
+        self.step().await;
+        stored.ok_or_else(|| error_of(fate))
+    }
+
+    async fn delete(&self, key: &str) -> Result<()> {
+        self.world.request(self.life.who, Verb::Delete, key).await;
+        self.step().await;
+        let fate = self.fate(Verb::Delete, key);
+        let name = key.to_owned();
+        let gone = self.send(fate, move |bucket, _| bucket.delete(&name)).await;
+        self.step().await;
+        gone.ok_or_else(|| error_of(fate))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
+        self.world.request(self.life.who, Verb::List, prefix).await;
+        self.step().await;
+        let fate = self.fate(Verb::List, prefix);
+        let name = prefix.to_owned();
+        let found = self.send(fate, move |bucket, _| bucket.list(&name)).await;
+        self.step().await;
+        let found = found.ok_or_else(|| error_of(fate))?;
+        Ok(found.into_iter().map(|(key, size)| Listed { key, size }).collect())
+    }
+
+    fn describe(&self) -> String {
+        "sim://bucket".into()
+    }
+
+    fn default_max_skew(&self) -> Duration {
+        Duration::from_millis(self.world.plan.max_skew_ms)
+    }
+
+    fn needs_probe(&self) -> bool {
+        self.world.plan.probe
+    }
+}
+
+/// What the engine is told when no answer came.
+fn error_of(fate: Fate) -> Error {
+    match fate {
+        Fate::Refused => Error::new(Code::Unreachable, "connection refused"),
+        Fate::Throttled => Error::new(Code::Throttled, "503 slow down"),
+        Fate::Failed => Error::new(Code::Unreachable, "500 internal error"),
+        _ => Error::new(Code::Unreachable, "the request timed out"),
+    }
+}

@@ -1,0 +1,159 @@
+//! Broken on purpose: each rule of the commit protocol, left out, must be caught by the checks.
+//!
+//! Called by the run (a variant bends plan, store, entropy or worker) and by the binary and tests/sim (which go
+//! through [`Variant::ALL`]). What can be broken from outside is broken in the store, the entropy or the worker; the
+//! rest needs `bucketq::broken`, which exists only under the feature `broken` and is in nothing that ships.
+
+use crate::bucket::Lie;
+use crate::plan::Plan;
+use crate::run::{Report, run};
+
+/// One broken rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// Two states of HEAD share a version, as without a fresh commit id in the body (P1).
+    SameVersion,
+    /// Keys of segments and bases are not random (P12).
+    FixedKey,
+    /// The worker counts its lease from the answer (P26).
+    LeaseFromAnswer,
+    /// The worker leaves out the margin for skew (P26).
+    NoSkewMargin,
+    /// The store has two winners (P24, P25).
+    TwoWinners,
+    /// The store ignores conditions (P24).
+    NoConditions,
+    /// The store answers gets with the state before (P21, P24).
+    StaleReads,
+    /// Broken inside the engine.
+    #[cfg(feature = "broken")]
+    Engine(bucketq::broken::Broken),
+}
+
+impl Variant {
+    /// Every variant that can be produced from outside.
+    pub const OUTSIDE: [Self; 7] = [
+        Self::SameVersion,
+        Self::FixedKey,
+        Self::LeaseFromAnswer,
+        Self::NoSkewMargin,
+        Self::TwoWinners,
+        Self::NoConditions,
+        Self::StaleReads,
+    ];
+
+    /// Every variant there is.
+    pub fn all() -> Vec<Self> {
+        #[cfg(feature = "broken")]
+        return Self::OUTSIDE.into_iter().chain(ENGINE.into_iter().map(Self::Engine)).collect();
+        #[cfg(not(feature = "broken"))]
+        Self::OUTSIDE.to_vec()
+    }
+
+    /// How the bucket lies.
+    pub fn lie(self) -> Lie {
+        match self {
+            Self::TwoWinners => Lie::TwoWinners,
+            Self::NoConditions => Lie::NoConditions,
+            Self::StaleReads => Lie::StaleReads,
+            Self::SameVersion => Lie::SameVersion,
+            _ => Lie::None,
+        }
+    }
+
+    /// Draws of this many bytes are constant.
+    pub fn fixed_entropy(self) -> usize {
+        if self == Self::FixedKey { 8 } else { 0 }
+    }
+
+    /// What this variant needs to show itself, and nothing that could hide it.
+    pub fn bend(self, plan: &mut Plan) {
+        plan.operator = None;
+        plan.damaged = false;
+        plan.wild_clock = None;
+        plan.deep = false;
+        plan.nodes = plan.nodes.max(3);
+        plan.clocks.resize(plan.nodes + 1, (0, 0));
+        plan.fault_rate = plan.fault_rate.max(30_000);
+        match self {
+            Self::TwoWinners | Self::NoConditions | Self::StaleReads => {
+                plan.fault_rate = 0;
+                plan.crash_rate = 0;
+                plan.trouble_ms = 0;
+            }
+            Self::LeaseFromAnswer => {
+                plan.max_skew_ms = 0;
+                plan.clocks.fill((0, 0));
+                plan.lease_ms = (1_000, 4_000);
+                plan.fault_rate = 60_000;
+            }
+            Self::NoSkewMargin => {
+                plan.dates = false;
+                plan.max_skew_ms = 5_000;
+                for (n, clock) in plan.clocks.iter_mut().enumerate() {
+                    *clock = (if n % 2 == 0 { 2_400 } else { -2_400 }, 0);
+                }
+                plan.lease_ms = (10_500, 11_000);
+            }
+            #[cfg(feature = "broken")]
+            Self::Engine(broken) => {
+                plan.options.broken = Some(broken);
+                engine(broken, plan);
+            }
+            _ => {}
+        }
+        plan.options.max_skew = Some(std::time::Duration::from_millis(plan.max_skew_ms));
+    }
+
+    /// The first seed from `from` on, of at most `most`, whose checks notice.
+    pub fn caught(self, from: u64, most: u64) -> Option<Report> {
+        (from..from + most)
+            .map(|seed| run(seed, Some(self), false))
+            .find(|report| !report.violations.is_empty())
+    }
+}
+
+/// Every rule the engine can break.
+#[cfg(feature = "broken")]
+const ENGINE: [bucketq::broken::Broken; 19] = {
+    use bucketq::broken::Broken as B;
+    [
+        B::TimeoutIsFailure,
+        B::ConflictIsFailure,
+        B::NewIdOnResend,
+        B::SameCommitId,
+        B::NewestOnly,
+        B::SettleByAttempt,
+        B::PruneWithoutForgotten,
+        B::DirtyRead,
+        B::BaseFromUnsettled,
+        B::OlderBaseReplaces,
+        B::FixedSegmentKey,
+        B::MergeUnaligned,
+        B::SegmentOfLostCommit,
+        B::TokenNotCompared,
+        B::LeaseFromAnswer,
+        B::NoSkewMargin,
+        B::RollbackBySeqOnly,
+        B::RecreateHead,
+        B::NoResetCache,
+    ]
+};
+
+/// What each broken rule of the engine needs.
+#[cfg(feature = "broken")]
+fn engine(broken: bucketq::broken::Broken, plan: &mut Plan) {
+    use crate::plan::{Fate, Operator};
+    use bucketq::broken::Broken;
+    plan.deep = true;
+    match broken {
+        Broken::RollbackBySeqOnly => plan.operator = Some(Operator::Restores),
+        // The first copy must land between the look and the resend.
+        Broken::ConflictIsFailure => {
+            plan.favour = Some(Fate::Late);
+            plan.fault_rate = 200_000;
+        }
+        Broken::RecreateHead => plan.operator = Some(Operator::Deletes),
+        _ => {}
+    }
+}

@@ -1,0 +1,196 @@
+//! A worker: claims, works, and finishes in every way there is, well and badly.
+//!
+//! Spawned by workload.rs. A worker keeps to its deadlines (that is what G4 promises it for), but it may be slow,
+//! forget a job, drop its claim in mid-air, or ack long after its time.
+
+use std::time::Duration;
+
+use bucketq::Taken;
+use bucketq::op::{Held, Op, Queues};
+
+use crate::clock::{now, pause_ms};
+use crate::history::{ClaimCall, Hold};
+use crate::store::Life;
+use crate::variants::Variant;
+use crate::workload::{Client, Halted, QUEUES, is_fatal, payload_of};
+
+/// Claim and work until the clients stop.
+pub async fn work(client: &Client, life: &Life) -> Halted {
+    while !client.world.is_over() && !life.is_over() {
+        pause_ms(client.rng.spread(1, 300)).await;
+        let (low, high) = client.world.plan.lease_ms;
+        let lease_ms = client.rng.between(low, high);
+        let (max, wait) = (client.rng.between(1, 4) as u32, client.rng.below(3) * client.rng.below(3_000));
+        let patience = client.rng.one_in(8).then(|| client.rng.spread(1, 2_000));
+        match claim(client, max, lease_ms, wait, patience).await {
+            Err(halted) if halted => return true,
+            Err(_) => pause_ms(client.rng.spread(10, 1_000)).await,
+            Ok(jobs) => {
+                for (n, taken) in jobs {
+                    if handle(client, n, &taken, lease_ms).await {
+                        return true;
+                    }
+                }
+            }
+        }
+    }
+    false
+}
+
+/// Claim up to `max` jobs and record them; `patience` is when the caller drops the request. `Err(true)` when the
+/// handle is of no more use.
+pub async fn claim(
+    client: &Client,
+    max: u32,
+    lease_ms: u64,
+    wait_ms: u64,
+    patience: Option<u64>,
+) -> Result<Vec<(usize, Taken)>, Halted> {
+    let world = &client.world;
+    pause_ms(world.stalled_for(client.who.node)).await;
+    world.count_call();
+    let at_ms = world.now_ms();
+    let n = {
+        let mut history = world.history();
+        history.claims.push(ClaimCall { who: client.who, at_ms, wait_ms, reply: None, dropped: false });
+        history.claims.len() - 1
+    };
+    world.note(|| format!("{} claim {n} of {max}, lease {lease_ms}, wait {wait_ms}", client.who));
+    let queues = if client.rng.one_in(2) {
+        Queues::Any
+    } else {
+        Queues::Named(vec![QUEUES[client.rng.below(3) as usize].to_owned(), QUEUES[0].to_owned()])
+    };
+    let request = client
+        .file
+        .claim(max)
+        .queues(queues)
+        .lease(Duration::from_millis(lease_ms))
+        .wait(Duration::from_millis(wait_ms))
+        .worker(client.who.to_string());
+    let answer = match patience {
+        None => request.await,
+        Some(ms) => {
+            if let Ok(answer) = tokio::time::timeout(Duration::from_millis(ms), request.into_future()).await {
+                answer
+            } else {
+                world.note(|| format!("{} drops claim {n}", client.who));
+                world.history().claims[n].dropped = true;
+                return Err(false);
+            }
+        }
+    };
+    record(client, n, lease_ms, answer)
+}
+
+fn record(
+    client: &Client,
+    n: usize,
+    lease_ms: u64,
+    answer: bucketq::Result<Vec<Taken>>,
+) -> Result<Vec<(usize, Taken)>, Halted> {
+    let world = &client.world;
+    let at_ms = world.now_ms();
+    let got = answer.as_ref().map(Vec::len).map_err(Clone::clone);
+    world.note(|| format!("{} claim {n}: {got:?}", client.who));
+    let mut history = world.history();
+    history.claims[n].reply = Some((at_ms, got));
+    let jobs = answer.map_err(|error| {
+        history.told_error(&error);
+        matches!(error.kind(), bucketq::error::Kind::Corrupt | bucketq::error::Kind::Closed)
+    })?;
+    let mut held = Vec::new();
+    for taken in jobs {
+        let until_ms = match world.variant {
+            Some(Variant::LeaseFromAnswer) => at_ms + lease_ms - world.plan.max_skew_ms,
+            Some(Variant::NoSkewMargin) => world.ms_of(taken.deadline) + world.plan.max_skew_ms,
+            _ => world.ms_of(taken.deadline),
+        };
+        if until_ms < at_ms {
+            history.odd.push(format!("P26: {} is handed {} after its deadline", client.who, taken.job.id));
+        }
+        if taken.payload.bytes[..] != payload_of(taken.job.id, taken.job.payload_len as usize)[..] {
+            history.odd.push(format!("{} is handed {} with another payload", client.who, taken.job.id));
+        }
+        history.holds.push(Hold {
+            who: client.who,
+            job: taken.job.id,
+            run: taken.job.run,
+            attempt: taken.job.attempt,
+            token: taken.lease.token,
+            fence: taken.lease.fence,
+            from_ms: at_ms,
+            until_ms,
+            stopped_ms: None,
+        });
+        held.push((history.holds.len() - 1, taken));
+    }
+    Ok(held)
+}
+
+/// Work on one job and finish it somehow.
+async fn handle(client: &Client, n: usize, taken: &Taken, lease_ms: u64) -> Halted {
+    let rng = &client.rng;
+    let proof = Held { id: taken.job.id, token: taken.lease.token };
+    let choice = rng.below(100);
+    let late = choice < 4;
+    let time = if late { lease_ms + rng.spread(1, 10_000) } else { rng.spread(1, 400) };
+    if choice >= 97 && extend(client, n, proof, lease_ms).await {
+        return true;
+    }
+    pause_ms(time).await;
+    pause_ms(client.world.stalled_for(client.who.node)).await;
+    if !late && taken.deadline <= now() && client.world.history().holds[n].until_ms <= client.world.now_ms() {
+        // A worker that has missed its deadline drops the work.
+        return false;
+    }
+    let op = match choice {
+        4..=7 => return false,
+        8..=17 => Op::Nack {
+            held: proof,
+            delay_ms: rng.one_in(2).then(|| rng.spread(1, 5_000).cast_signed()),
+            error: Some("no luck".into()),
+        },
+        18..=22 => Op::Release { held: proof },
+        23..=25 => Op::Reject { held: proof, error: Some("never".into()) },
+        26..=32 => {
+            let next = Op::Enqueue { queue: QUEUES[2].to_owned(), jobs: vec![client.job()] };
+            Op::Atomic(vec![Op::Ack { held: proof, result: None }, next])
+        }
+        _ => Op::Ack { held: proof, result: None },
+    };
+    let (fence, until) = {
+        let mut history = client.world.history();
+        history.stop(n, client.world.now_ms());
+        (history.holds[n].fence, history.holds[n].until_ms)
+    };
+    client.insist(op, Some((fence, until))).await
+}
+
+/// Hold on to a job once or twice.
+async fn extend(client: &Client, n: usize, proof: Held, lease_ms: u64) -> Halted {
+    for _ in 0..2 {
+        pause_ms(client.rng.below(lease_ms / 2)).await;
+        let (fence, until) = {
+            let history = client.world.history();
+            (history.holds[n].fence, history.holds[n].until_ms)
+        };
+        if until <= client.world.now_ms() {
+            return false;
+        }
+        let call = client
+            .call(Op::Extend { held: proof, lease_ms: lease_ms.cast_signed() }, false, Some((fence, until)))
+            .await;
+        if call.commit().is_some() {
+            // P26: counted from before the extend was sent.
+            let mut history = client.world.history();
+            let until = call.at_ms + lease_ms - client.world.plan.max_skew_ms;
+            let hold = &mut history.holds[n];
+            hold.until_ms = hold.until_ms.max(until);
+        }
+        if is_fatal(&call) {
+            return true;
+        }
+    }
+    false
+}

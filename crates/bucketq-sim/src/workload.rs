@@ -1,0 +1,278 @@
+//! What the callers of one process do: enqueue, work, look, and meddle with each other as users do.
+//!
+//! Spawned by a node into its set of clients. Every call and its answer goes into the history; nothing is judged
+//! here. A client that is told to stop (Corrupt, Closed) says so by its return value.
+
+use std::sync::Arc;
+
+use bucketq::QueueFile;
+use bucketq::error::Kind;
+use bucketq::job::{Backoff, Dedup, DedupScope, JobId, New, Payload, When};
+use bucketq::lease::Token;
+use bucketq::op::{Held, Op};
+use bucketq::query::{Answer, Filter, Query};
+use tokio::task::JoinSet;
+
+use crate::bucket::Who;
+use crate::clock::pause_ms;
+use crate::history::{Call, Look, Reply};
+use crate::rng::Rng;
+use crate::store::Life;
+use crate::work;
+use crate::world::World;
+
+/// The queues of the simulation.
+pub const QUEUES: [&str; 3] = ["alpha", "beta", "gamma"];
+
+/// One caller.
+pub struct Client {
+    /// Its world.
+    pub world: Arc<World>,
+    /// Its handle.
+    pub file: QueueFile,
+    /// The life it belongs to.
+    pub who: Who,
+    /// Its own chance.
+    pub rng: Rng,
+}
+
+/// Whether a client came to an end because its handle is of no more use.
+pub type Halted = bool;
+
+/// Start the clients of a life.
+pub fn spawn(
+    world: &Arc<World>,
+    file: &QueueFile,
+    who: Who,
+    life: &Arc<Life>,
+    rng: &Rng,
+    into: &mut JoinSet<Halted>,
+) {
+    let client = || Client { world: world.clone(), file: file.clone(), who, rng: rng.fork() };
+    let [producers, workers, readers] = world.plan.clients;
+    for _ in 0..producers {
+        let c = client();
+        into.spawn(async move { c.produce().await });
+    }
+    for _ in 0..workers {
+        let (c, life) = (client(), life.clone());
+        into.spawn(async move { work::work(&c, &life).await });
+    }
+    for _ in 0..readers {
+        let c = client();
+        into.spawn(async move { c.read().await });
+    }
+}
+
+/// Wait until a client gives its handle up; for ever if none does.
+pub async fn halted(clients: &mut JoinSet<Halted>) {
+    while let Some(end) = clients.join_next().await {
+        if end.unwrap_or(true) {
+            return;
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+impl Client {
+    /// Send an op and record what came back; `held` as in [`Call`].
+    pub async fn call(&self, op: Op, again: bool, held: Option<(u64, u64)>) -> Call {
+        let wait = self.world.stalled_for(self.who.node);
+        pause_ms(wait).await;
+        self.world.count_call();
+        let at_ms = self.world.now_ms();
+        let call = Call { who: self.who, at_ms, op: op.clone(), again, held, reply: None };
+        let n = {
+            let mut history = self.world.history();
+            history.calls.push(call);
+            history.calls.len() - 1
+        };
+        let name = op.name();
+        self.world.note(|| format!("{} #{n} {name}", self.who));
+        let result = self.file.call(op).await.map(|done| (done.commit_seq, done.commit_ms, done.outcome));
+        let at_ms = self.world.now_ms();
+        let bucket_seq = self.world.bucket().seq();
+        self.world.note(|| match &result {
+            Ok((seq, ..)) => format!("{} #{n} {name} ok in commit {seq}", self.who),
+            Err(error) => format!("{} #{n} {name} {error:?}", self.who),
+        });
+        let mut history = self.world.history();
+        if let Err(error) = &result {
+            history.told_error(error);
+        }
+        history.calls[n].reply = Some(Reply { at_ms, bucket_seq, result });
+        history.calls[n].clone()
+    }
+
+    /// Send an op, and again while the answer leaves hope, as a careful caller does. True when the handle is done for.
+    pub async fn insist(&self, op: Op, held: Option<(u64, u64)>) -> Halted {
+        for attempt in 0..4 {
+            let call = self.call(op.clone(), attempt > 0, held).await;
+            if is_fatal(&call) {
+                return true;
+            }
+            let temporary = call.reply.as_ref().and_then(|r| r.result.as_ref().err()).is_some_and(|e| {
+                matches!(e.kind(), Kind::Unknown | Kind::Unavailable | Kind::Contended | Kind::Full)
+            });
+            if !temporary || self.rng.one_in(3) || self.world.is_over() {
+                return false;
+            }
+            pause_ms(self.rng.spread(20, 4_000)).await;
+        }
+        false
+    }
+
+    async fn produce(&self) -> Halted {
+        while !self.world.is_over() {
+            pause_ms(self.rng.spread(1, 1_200)).await;
+            let op = if self.rng.one_in(12) { self.chain_of_ops() } else { self.enqueue() };
+            if self.insist(op, None).await {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn enqueue(&self) -> Op {
+        let count = if self.rng.one_in(5) { self.rng.between(2, 4) } else { 1 };
+        let jobs = (0..count).map(|_| self.job()).collect();
+        Op::Enqueue { queue: self.queue(), jobs }
+    }
+
+    /// Several ops in one; now and then one of them cannot succeed, so that none may.
+    fn chain_of_ops(&self) -> Op {
+        let mut ops = vec![self.enqueue(), self.enqueue()];
+        if self.rng.one_in(3) {
+            let held = Held { id: self.job_id(), token: Token([9; 16]) };
+            ops.push(Op::Ack { held, result: None });
+        }
+        Op::Atomic(ops)
+    }
+
+    fn queue(&self) -> String {
+        QUEUES[self.rng.below(3) as usize].to_owned()
+    }
+
+    fn job_id(&self) -> JobId {
+        let (a, b) = (self.rng.draw().to_le_bytes(), self.rng.draw().to_le_bytes());
+        let random = [a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], b[0], b[1]];
+        JobId::new(crate::clock::EPOCH_MS + self.world.now_ms().cast_signed(), random)
+    }
+
+    /// A job whose payload tells its id, so that a mix-up shows.
+    pub fn job(&self) -> New {
+        let id = self.job_id();
+        let most = if self.rng.one_in(40) { 60_000 } else { 1_800 };
+        let mut new = New::new(id, Payload::bytes(payload_of(id, self.rng.spread(36, most) as usize)));
+        new.priority = self.rng.below(3) as i32;
+        new.max_attempts = self.rng.between(2, 6) as u32;
+        new.backoff = Backoff::Exponential { base_ms: 200, max_ms: 4_000, jitter_percent: 50 };
+        if self.rng.one_in(4) {
+            new.when = When::In(self.rng.spread(10, 20_000).cast_signed());
+        }
+        if self.rng.one_in(12) {
+            let scope = DedupScope::Window(self.rng.spread(500, 30_000).cast_signed());
+            new.dedup = Some(Dedup { key: format!("key-{}", self.rng.below(4)), scope });
+        }
+        if self.rng.one_in(6) {
+            new.group = Some(format!("group-{}", self.rng.below(3)));
+        }
+        new
+    }
+
+    async fn read(&self) -> Halted {
+        let queues = QUEUES.map(str::to_owned);
+        while !self.world.is_over() {
+            pause_ms(self.rng.spread(20, 3_000)).await;
+            let halted = match self.rng.below(10) {
+                0 => self.cancel_or_requeue().await,
+                1 => {
+                    let queue = queues[self.rng.below(3) as usize].clone();
+                    let op = if self.rng.one_in(3) { Op::Pause { queue } } else { Op::Resume { queue } };
+                    self.insist(op, None).await
+                }
+                2..=5 => self.list().await,
+                _ => self.stats().await,
+            };
+            if halted {
+                return true;
+            }
+        }
+        false
+    }
+
+    async fn cancel_or_requeue(&self) -> Halted {
+        let Some((id, run, _)) = ({
+            let history = self.world.history();
+            let n = self.rng.below(history.seen.len() as u64) as usize;
+            history.seen.iter().nth(n).copied()
+        }) else {
+            return false;
+        };
+        let op = if self.rng.one_in(2) {
+            Op::Cancel { id, leased: self.rng.one_in(2) }
+        } else {
+            Op::Requeue { id, run: Some(run) }
+        };
+        self.insist(op, None).await
+    }
+
+    async fn stats(&self) -> Halted {
+        let fresh = self.rng.one_in(2);
+        let max_age = (!fresh).then(|| std::time::Duration::from_millis(self.rng.spread(1, 5_000)));
+        let before = self.world.bucket().seq();
+        let answer = self.file.ask(Query::Stats, max_age).await;
+        let after = self.world.bucket().seq();
+        let who = self.who;
+        self.world.note(|| format!("{who} stats: {:?}", answer.as_ref().err().map(ToString::to_string)));
+        let mut history = self.world.history();
+        match answer {
+            Ok(Answer::Stats(stats)) => {
+                history.looks.push(Look { who, before, after, seen: stats.commit_seq, fresh });
+                false
+            }
+            Ok(other) => {
+                history.odd.push(format!("{who} asked for stats and got {other:?}"));
+                false
+            }
+            Err(error) => {
+                history.told_error(&error);
+                is_final(error.kind())
+            }
+        }
+    }
+
+    async fn list(&self) -> Halted {
+        let filter = Filter { queue: Some(self.queue()), ..Filter::default() };
+        let answer = self.file.ask(Query::List { filter, after: None, limit: 1_000 }, None).await;
+        let mut history = self.world.history();
+        match answer {
+            Ok(Answer::Page(page)) => {
+                history.seen.extend(page.jobs.iter().map(|j| (j.id, j.run, j.seq)));
+                false
+            }
+            Ok(other) => {
+                history.odd.push(format!("{} asked for a list and got {other:?}", self.who));
+                false
+            }
+            Err(error) => {
+                history.told_error(&error);
+                is_final(error.kind())
+            }
+        }
+    }
+}
+
+/// Bytes that tell whose they are.
+pub fn payload_of(id: JobId, len: usize) -> Vec<u8> {
+    id.to_string().bytes().cycle().take(len).collect()
+}
+
+/// The answer says that the handle is of no more use.
+pub fn is_fatal(call: &Call) -> bool {
+    matches!(call.reply.as_ref().map(|r| &r.result), Some(Err(e)) if is_final(e.kind()))
+}
+
+fn is_final(kind: Kind) -> bool {
+    matches!(kind, Kind::Corrupt | Kind::Closed)
+}

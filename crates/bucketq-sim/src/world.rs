@@ -1,0 +1,237 @@
+//! The world of one seed: true time, the bucket, the nodes' clocks, troubles, and the trace of all that happens.
+//!
+//! Everything hangs on one [`World`]; it runs on one current-thread runtime with paused time, so a seed is a story
+//! that can be told again. Locks are never held across an await.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::bucket::{Bucket, Who};
+use crate::clock::{NodeClock, now, pause_ms, since_ms};
+use crate::history::History;
+use crate::plan::{Plan, Verb};
+use crate::rng::Rng;
+use crate::variants::Variant;
+
+/// A seed that asks the store this often has gone wild: it is stopped and reported.
+const MOST_REQUESTS: u64 = 60_000;
+
+/// One simulated world.
+pub struct World {
+    /// Its seed.
+    pub seed: u64,
+    /// Its plan.
+    pub plan: Plan,
+    /// What is broken on purpose.
+    pub variant: Option<Variant>,
+    /// The source of every other source of chance.
+    pub rng: Rng,
+    /// The clock of each node; the last one belongs to the node that cleans up.
+    pub clocks: Vec<Arc<NodeClock>>,
+    origin: Instant,
+    bucket: Mutex<Bucket>,
+    history: Mutex<History>,
+    trace: Mutex<Trace>,
+    troubles: Vec<Trouble>,
+    healed: AtomicBool,
+    faults: AtomicU64,
+    requests: AtomicU64,
+    calls: AtomicU64,
+    travelling: AtomicI64,
+    over: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct Trouble {
+    stalled_until: AtomicU64,
+    cut_off_until: AtomicU64,
+}
+
+struct Trace {
+    hash: u64,
+    events: u64,
+    print: bool,
+}
+
+impl World {
+    /// The world of this seed; `print` shows the trace as it grows.
+    pub fn new(seed: u64, variant: Option<Variant>, print: bool) -> Arc<Self> {
+        let rng = Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let plan = Plan::draw(seed, &rng, variant);
+        Self::with(seed, plan, rng, variant, print)
+    }
+
+    /// A world with a plan of its own.
+    pub fn with(seed: u64, plan: Plan, rng: Rng, variant: Option<Variant>, print: bool) -> Arc<Self> {
+        let origin = now();
+        let wild_ms = (rng.spread(2 * plan.max_skew_ms + 1_000, 3_600_000)).cast_signed();
+        let clocks = plan.clocks.iter().enumerate().map(|(i, &(skew, drift))| {
+            let wild = if plan.wild_clock == Some(i) && rng.one_in(2) { wild_ms } else { 0 };
+            Arc::new(NodeClock::new(origin, skew + if rng.one_in(2) { wild } else { -wild }, drift))
+        });
+        let clocks = clocks.collect::<Vec<_>>();
+        Arc::new(Self {
+            seed,
+            variant,
+            clocks,
+            origin,
+            bucket: Mutex::new(Bucket::new(variant.map_or_else(Default::default, Variant::lie))),
+            history: Mutex::default(),
+            trace: Mutex::new(Trace { hash: 0xcbf2_9ce4_8422_2325, events: 0, print }),
+            troubles: (0..=plan.nodes).map(|_| Trouble::default()).collect(),
+            healed: AtomicBool::new(false),
+            faults: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+            travelling: AtomicI64::new(0),
+            over: watch::Sender::new(false),
+            plan,
+            rng,
+        })
+    }
+
+    /// True time since the beginning.
+    pub fn now_ms(&self) -> u64 {
+        since_ms(self.origin)
+    }
+
+    /// `at` in true time since the beginning.
+    pub fn ms_of(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.origin).as_millis() as u64
+    }
+
+    /// The bucket.
+    pub fn bucket(&self) -> MutexGuard<'_, Bucket> {
+        lock(&self.bucket)
+    }
+
+    /// What was sent and told.
+    pub fn history(&self) -> MutexGuard<'_, History> {
+        lock(&self.history)
+    }
+
+    /// Something happened: it becomes part of the trace.
+    pub fn note(&self, what: impl FnOnce() -> String) {
+        let line = format!("{:>9} {}", self.now_ms(), what());
+        let mut trace = lock(&self.trace);
+        for byte in line.bytes() {
+            trace.hash = (trace.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        trace.events += 1;
+        if trace.print {
+            eprintln!("{line}");
+        }
+    }
+
+    /// A fault happens.
+    pub fn fault(&self, what: impl FnOnce() -> String) {
+        self.faults.fetch_add(1, Ordering::Relaxed);
+        self.note(|| format!("fault: {}", what()));
+    }
+
+    /// Hash of the trace and number of its events.
+    pub fn trace(&self) -> (u64, u64) {
+        let trace = lock(&self.trace);
+        (trace.hash, trace.events)
+    }
+
+    /// Faults so far.
+    pub fn faults(&self) -> u64 {
+        self.faults.load(Ordering::Relaxed)
+    }
+
+    /// Calls so far.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// A client makes a call; at the end of the budget the clients stop.
+    pub fn count_call(&self) {
+        if self.calls.fetch_add(1, Ordering::Relaxed) + 1 >= self.plan.budget {
+            self.over.send_replace(true);
+        }
+    }
+
+    /// The clients stop.
+    pub fn is_over(&self) -> bool {
+        *self.over.borrow()
+    }
+
+    /// Wait until the clients stop.
+    pub async fn wait_over(&self) {
+        let mut over = self.over.subscribe();
+        // The sender lives as long as the world.
+        let _ = over.wait_for(|over| *over).await;
+    }
+
+    /// The clients stop now, whatever is left of the budget.
+    pub fn end(&self) {
+        self.over.send_replace(true);
+    }
+
+    /// No more faults from now on.
+    pub fn heal(&self) {
+        self.healed.store(true, Ordering::Relaxed);
+        self.note(|| "healed".into());
+    }
+
+    /// Faults are over.
+    pub fn healed(&self) -> bool {
+        self.healed.load(Ordering::Relaxed)
+    }
+
+    /// A node hangs for this long: its store calls wait, and so do its clients.
+    pub fn stall(&self, node: usize, ms: u64) {
+        self.fault(|| format!("n{node} stalls for {ms} ms"));
+        self.troubles[node].stalled_until.store(self.now_ms() + ms, Ordering::Relaxed);
+    }
+
+    /// Milliseconds this node still hangs.
+    pub fn stalled_for(&self, node: usize) -> u64 {
+        self.troubles[node].stalled_until.load(Ordering::Relaxed).saturating_sub(self.now_ms())
+    }
+
+    /// No request of this node is answered for this long.
+    pub fn cut(&self, node: usize, ms: u64) {
+        self.fault(|| format!("n{node} is cut off for {ms} ms"));
+        self.troubles[node].cut_off_until.store(self.now_ms() + ms, Ordering::Relaxed);
+    }
+
+    /// The node is cut off from the bucket.
+    pub fn cut_off(&self, node: usize) -> bool {
+        self.troubles[node].cut_off_until.load(Ordering::Relaxed) > self.now_ms()
+    }
+
+    /// A request begins (`+1`) or ends (`-1`) its journey.
+    pub fn travelling(&self, by: i64) {
+        self.travelling.fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// Wait until no request is under way.
+    pub async fn wait_arrived(&self) {
+        while self.travelling.load(Ordering::Relaxed) > 0 {
+            pause_ms(1_000).await;
+        }
+    }
+
+    /// A life asks the store for something.
+    pub async fn request(&self, who: Who, verb: Verb, key: &str) {
+        let n = self.requests.fetch_add(1, Ordering::Relaxed);
+        self.note(|| format!("{who} {verb:?} {key}"));
+        if n == MOST_REQUESTS {
+            self.history().odd.push(format!("more than {MOST_REQUESTS} requests"));
+            self.end();
+        }
+        if n >= MOST_REQUESTS {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic under the lock ends the seed; the others go on with locks of their own.
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
