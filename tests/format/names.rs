@@ -109,6 +109,7 @@ fn no_key_is_a_path_prefix_of_another() -> Result<()> {
 fn the_longest_name_still_makes_a_file_name() -> Result<()> {
     let longest = (1..=255).rev().map(|n| "n".repeat(n)).find(|n| StoreUrl::check_name(n).is_ok());
     let longest = longest.expect("some name is right");
+    assert!(page().contains(&format!("at most {} of them", longest.len())), "{} letters", longest.len());
     let key = keys::segment(&longest, &[0; 16], 0, u64::MAX, &[0; 8]);
     assert!(key.len() <= 255, "{} bytes", key.len());
     for wrong in ["", "a.b", "a/b", "a b", "ä"] {
