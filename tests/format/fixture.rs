@@ -1,5 +1,6 @@
 //! Queue files to take apart: made by the engine with a fixed clock and seeded randomness, or written out by hand.
 
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -139,6 +140,15 @@ pub fn replay(records: &[Record]) -> Pages {
 pub fn bytes_of(image: &Image) -> Vec<u8> {
     let mut out = vec![];
     image.write_to(&mut out).expect("memory takes it");
+    out
+}
+
+/// Hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    for b in bytes {
+        write!(out, "{b:02x}").expect("a string takes it");
+    }
     out
 }
 

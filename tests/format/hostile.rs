@@ -140,9 +140,11 @@ fn numbers_at_their_end_are_refused_without_overflow() {
     );
 }
 
+type Case = (&'static str, fn(&mut Head));
+
 #[test]
 fn heads_whose_parts_disagree_are_refused() {
-    let cases: &[(&str, fn(&mut Head))] = &[
+    let cases: [Case; 29] = [
         ("a hole between segments", |h| h.segments[1].from += 1),
         ("segments that overlap", |h| h.segments[1].from -= 1),
         ("a segment that ends before it begins", |h| h.segments[0].to = h.segments[0].from - 1),

@@ -307,6 +307,6 @@ fn numbers_in_the_text_of_the_page_are_those_of_the_code() {
     ] {
         assert!(page.contains(&said), "docs/format.md does not say: {said}");
     }
-    let empty: String = bucketq::wire::hash(b"").iter().map(|b| format!("{b:02x}")).collect();
+    let empty = fixture::hex(&bucketq::wire::hash(b""));
     assert!(page.contains(&empty), "the hash of nothing is {empty}");
 }

@@ -8,11 +8,7 @@ use bucketq::record::{CODEC_NONE, Record};
 use bucketq::{Result, segment};
 use serde_json::{Value, json};
 
-use crate::fixture::{self, by_hand, here};
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
+use crate::fixture::{self, by_hand, here, hex};
 
 fn record(r: &Record) -> Value {
     json!({
