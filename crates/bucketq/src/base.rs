@@ -5,7 +5,7 @@
 use crate::error::{Error, Result};
 use crate::head::BaseRef;
 use crate::pages::{Image, PAGE, Pages};
-use crate::wire::{corrupt, hash};
+use crate::wire::{can_hold, corrupt, hash};
 
 /// The image is stored as it is.
 pub const CODEC_NONE: u8 = 0;
@@ -37,17 +37,21 @@ pub fn decode(what: &str, bytes: &[u8], r: &BaseRef, max_pages: u32) -> Result<P
     }
     let most = max_pages as usize * PAGE;
     match r.codec {
-        CODEC_NONE => Pages::from_image(bytes),
+        CODEC_NONE if bytes.len() <= most => Pages::from_image(bytes),
         CODEC_ZSTD => {
             // The frame states its size; a hostile one is refused before anything is allocated for it.
             let size = zstd::zstd_safe::get_frame_content_size(bytes).ok().flatten().unwrap_or(u64::MAX);
-            if size > most as u64 {
-                return Err(corrupt(what, "it is larger than the size limit of the queue file"));
+            if size > most as u64 || !can_hold(bytes.len(), size) {
+                return Err(corrupt(
+                    what,
+                    "it states no size, or one beyond its bytes or the size limit of the queue file",
+                ));
             }
             let image = zstd::bulk::decompress(bytes, size as usize)
                 .map_err(|e| corrupt(what, "it does not decompress").because(e))?;
             Pages::from_image(&image)
         }
+        CODEC_NONE => Err(corrupt(what, "it is larger than the size limit of the queue file")),
         other => Err(corrupt(what, &format!("its codec {other} is not known"))),
     }
 }

@@ -14,6 +14,8 @@ pub const MAGIC: &[u8; 8] = b"BUCKETQ\n";
 pub const FORMAT: u16 = 1;
 /// Bytes of the header of format 1, up to the lists; a later one may be longer.
 pub const HEADER: usize = 224;
+/// Commits a queue file can have: the order of jobs is the commit's number with 24 bits for the place in it.
+pub const MAX_SEQ: u64 = (1 << 39) - 1;
 /// Feature bits this version knows.
 pub const KNOWN_FEATURES: u32 = 0;
 /// References to segments HEAD can hold.
@@ -328,8 +330,27 @@ impl Head {
         {
             return bad("it lists more segments, writers or retired keys than the format allows");
         }
-        if self.commit_seq == 0 || self.base.seq > self.commit_seq || self.base.codec > 1 {
-            return bad("its base lies after its newest commit");
+        if self.commit_seq == 0 || self.commit_seq > MAX_SEQ {
+            return bad("the number of its newest commit is out of range");
+        }
+        if self.base.seq > self.commit_seq
+            || self.base.codec > 1
+            || (self.base.len == 0) != (self.base.seq == 0)
+        {
+            return bad(
+                "its base cannot be: of a later commit, of an unknown codec, or empty and not at the start",
+            );
+        }
+        let seqs = [self.gc_floor, self.floor_candidate, self.forgotten_seq];
+        let known = |seq: u64| seq <= self.commit_seq;
+        if !seqs.into_iter().all(known)
+            || !self.writers.iter().all(|e| known(e.seq))
+            || !self.retired.iter().all(|r| known(r.at))
+        {
+            return bad("it speaks of commits after its newest one");
+        }
+        if !self.writers.is_sorted_by(|a, b| a.id < b.id) {
+            return bad("its writers are not in order, or one is listed twice");
         }
         let mut next: Option<u64> = None;
         for s in &self.segments {
@@ -356,7 +377,8 @@ impl Head {
             && (last.commit_id != self.commit_id
                 || last.prev_commit_id != self.prev_commit_id
                 || last.checksum != self.checksum
-                || last.page_count != self.page_count)
+                || last.page_count != self.page_count
+                || last.commit_ms != self.commit_ms)
         {
             return bad("its newest delta is not its newest commit");
         }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::error::Result;
 use crate::pages::Delta;
-use crate::wire::{Reader, Writer, corrupt};
+use crate::wire::{Reader, Writer, can_hold, corrupt};
 
 /// The frame is the delta as it is.
 pub const CODEC_NONE: u8 = 0;
@@ -99,7 +99,7 @@ impl Record {
         }
         match self.codec {
             CODEC_NONE if self.frame.len() == self.raw_len as usize => Delta::decode(&self.frame, max_pages),
-            CODEC_ZSTD => {
+            CODEC_ZSTD if can_hold(self.frame.len(), self.raw_len.into()) => {
                 let raw = zstd::bulk::decompress(&self.frame, self.raw_len as usize)
                     .map_err(|e| corrupt(&what, "it does not decompress").because(e))?;
                 if raw.len() != self.raw_len as usize {
@@ -107,7 +107,7 @@ impl Record {
                 }
                 Delta::decode(&raw, max_pages)
             }
-            CODEC_NONE => Err(corrupt(&what, "it has another length than it states")),
+            CODEC_NONE | CODEC_ZSTD => Err(corrupt(&what, "its bytes cannot have the length it states")),
             other => Err(corrupt(&what, &format!("its codec {other} is not known"))),
         }
     }

@@ -61,7 +61,7 @@ pub fn decode(
     for _ in 0..count {
         let record = Record::decode(&mut rd)?;
         if let Some(last) = records.last()
-            && (record.seq != last.seq + 1 || record.prev_commit_id != last.commit_id)
+            && (Some(record.seq) != last.seq.checked_add(1) || record.prev_commit_id != last.commit_id)
         {
             return Err(corrupt(what, "its records are not one chain"));
         }

@@ -155,6 +155,11 @@ impl Uploads {
         self.segment.is_some() || self.ready.is_some()
     }
 
+    /// Drop the segment that is ready: it was never referred to, and ends as an orphan.
+    pub fn forget_segment(&mut self) {
+        self.ready = None;
+    }
+
     /// Start moving the tail of `head` out, with the small segments before it whose records are at hand. Its newest
     /// commit may be unsettled: if it loses, [`Uploads::lost`] drops the segment.
     pub fn start_segment(&mut self, head: &Head) {

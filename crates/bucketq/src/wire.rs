@@ -9,6 +9,12 @@ pub fn hash(bytes: &[u8]) -> [u8; 16] {
     twox_hash::XxHash3_128::oneshot(bytes).to_le_bytes()
 }
 
+/// Whether a zstd frame of `frame` bytes can hold `claimed` bytes at all: no block has more than 128 KiB, and none takes
+/// fewer than 4 bytes. Asked before anything is allocated for a claim.
+pub fn can_hold(frame: usize, claimed: u64) -> bool {
+    claimed <= (frame as u64 / 4) << 17
+}
+
 /// Appends fields to a buffer.
 #[derive(Debug, Default)]
 pub struct Writer(pub Vec<u8>);

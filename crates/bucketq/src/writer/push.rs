@@ -131,6 +131,9 @@ impl Writer {
             if !self.too_large(head) {
                 return Ok(());
             }
+            // What was on its way holds older commits only: once more, over the whole tail.
+            self.uploads.forget_segment();
+            *head = self.next_head(attempt, record);
             if let Err(error) = moved {
                 self.shared.trouble(Some(error.clone()));
                 if self.env.monotonic().saturating_duration_since(began) > self.options.deadline {

@@ -1,0 +1,187 @@
+//! Bytes kept for ever in golden/: what was once written must be read as what it said, by every later version.
+//!
+//! head, segment and delta-* are written out by hand and today's encoders reproduce them to the byte. file-* are a small
+//! queue file that the engine made; its frames are zstd, and another zstd may code the same content otherwise, so these
+//! are compared decoded. Where an encoder changes on purpose, the old file stays for reading and gets a sibling:
+//! `BUCKETQ_WRITE_GOLDEN=1 cargo test --test format golden` writes them all anew.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bucketq::head::{BaseRef, Head, SegmentRef};
+use bucketq::job::When;
+use bucketq::pages::{Delta, PAGE, Pages};
+use bucketq::store::{Memory, Store};
+use bucketq::wire::hash;
+use bucketq::{Filter, Payload, Result, State, base, keys, segment};
+
+use crate::fixture::{self, MAX_PAGES, by_hand, bytes_of, here};
+
+/// The bytes kept under this name. Told to write, it keeps `today` instead.
+fn golden(name: &str, today: &[u8]) -> Vec<u8> {
+    let path = here("golden").join(name);
+    if std::env::var_os("BUCKETQ_WRITE_GOLDEN").is_some() {
+        std::fs::write(&path, today).expect("room for it");
+    }
+    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+#[test]
+fn the_head_is_encoded_and_decoded_as_ever() -> Result<()> {
+    let kept = golden("head.bin", &by_hand().encode());
+    assert_eq!(Head::decode("head.bin", &kept)?, by_hand());
+    assert!(by_hand().encode() == kept, "HEAD is encoded in another way than before");
+    Ok(())
+}
+
+#[test]
+fn the_segment_is_encoded_and_decoded_as_ever() -> Result<()> {
+    let head = by_hand();
+    let today = segment::encode(&head.file_id, &head.lineage_id, &head.tail);
+    let kept = golden("segment.bin", &today);
+    let r = SegmentRef {
+        from: 0x0906,
+        to: 0x0907,
+        rand: [0; 8],
+        codec: 0,
+        len: kept.len() as u32,
+        hash: hash(&kept),
+    };
+    assert_eq!(segment::decode("segment.bin", &kept, &r, &head.file_id, &head.lineage_id)?, head.tail);
+    assert!(today == kept, "a segment is encoded in another way than before");
+    Ok(())
+}
+
+/// Three pages that look like nothing else.
+fn before() -> Vec<u8> {
+    fixture::noise(99, 3 * PAGE)
+}
+
+/// Bytes changed here and there, a stretch moved, a page left alone, two pages added, one of them empty.
+fn grown() -> Vec<u8> {
+    let mut after = [before(), vec![0; 2 * PAGE]].concat();
+    after[24..28].copy_from_slice(b"seen");
+    after[4000..4004].copy_from_slice(b"last");
+    after.copy_within(PAGE + 100..PAGE + 900, PAGE + 107);
+    after[3 * PAGE..3 * PAGE + 5].copy_from_slice(b"fresh");
+    after
+}
+
+/// The first page changed, the others gone.
+fn cut() -> Vec<u8> {
+    let mut after = before()[..PAGE].to_vec();
+    after[PAGE - 1] ^= 0xff;
+    after
+}
+
+#[test]
+fn the_deltas_are_encoded_and_decoded_as_ever() -> Result<()> {
+    for (name, after, patched) in [("delta-grow.bin", grown(), 3), ("delta-cut.bin", cut(), 1)] {
+        let mut pages = Pages::from_image(&before())?;
+        pages.truncate(after.len() as u64);
+        pages.write(0, &after);
+        let today = pages.take_changes().delta().encode();
+        let kept = golden(name, &today);
+        let delta = Delta::decode(&kept, MAX_PAGES)?;
+        assert_eq!((delta.page_count() as usize * PAGE, delta.patched()), (after.len(), patched), "{name}");
+        let mut pages = Pages::from_image(&before())?;
+        pages.apply(&delta)?;
+        assert!(bytes_of(&pages.image()) == after, "{name} gives other pages than before");
+        assert!(delta.encode() == kept && today == kept, "{name} is encoded in another way than before");
+    }
+    Ok(())
+}
+
+/// One job in each of five states, by nine commits: HEAD, the segment of commits 4 to 6, the base of commit 3.
+async fn made() -> Result<[Vec<u8>; 3]> {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let file = fixture::open(&store, fixture::options(), 5).await?;
+    let q = file.queue("emails")?;
+    q.enqueue(Payload::text("first")).await?;
+    let more = ["second", "third", &"large ".repeat(500)];
+    let more = more.into_iter().map(|text| q.new_job(Payload::text(text)));
+    q.enqueue_many(more.collect::<Result<_>>()?).await?;
+    let mut later = q.new_job(Payload::text("later"))?;
+    later.when = When::In(3_600_000);
+    let later = q.enqueue_job(later).await?;
+    let taken = q.claim(2).worker("one").await?;
+    file.ack_with(taken[0].held(), Payload::text("it is sent")).await?;
+    file.nack(taken[1].held(), None, Some("no route".into())).await?;
+    q.claim(1).worker("two").await?;
+    file.cancel(later.id).await?;
+    file.close().await?;
+
+    let head = fixture::head(&*store).await;
+    let log = fixture::log(&*store, &head).await;
+    assert_eq!(log.len(), 9);
+    let image = fixture::replay(&log[..3]).image();
+    let base = base::encode(&image)?;
+    let segment = segment::encode(&head.file_id, &head.lineage_id, &log[3..6]);
+    let head = Head {
+        base: BaseRef { seq: 3, rand: [3; 8], codec: 1, len: base.len() as u64, hash: hash(&base) },
+        segments: vec![SegmentRef {
+            from: 4,
+            to: 6,
+            rand: [6; 8],
+            codec: 0,
+            len: segment.len() as u32,
+            hash: hash(&segment),
+        }],
+        tail: log[6..].to_vec(),
+        ..head
+    };
+    Ok([head.encode(), segment, base])
+}
+
+#[tokio::test]
+async fn the_same_clock_randomness_and_ops_give_the_same_bytes() -> Result<()> {
+    assert!(made().await? == made().await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_queue_file_made_long_ago_opens_with_its_jobs() -> Result<()> {
+    let today = made().await?;
+    let [head_bytes, segment_bytes, base_bytes] =
+        [("file-head.bin", &today[0]), ("file-segment.bin", &today[1]), ("file-base.bin", &today[2])]
+            .map(|(name, today)| golden(name, today));
+
+    // The containers are reproduced to the byte, around whatever frames they hold.
+    let head = Head::decode("file-head.bin", &head_bytes)?;
+    assert!(head.encode() == head_bytes);
+    let (s, b) = (head.segments[0], head.base);
+    let records = segment::decode("file-segment.bin", &segment_bytes, &s, &head.file_id, &head.lineage_id)?;
+    assert!(segment::encode(&head.file_id, &head.lineage_id, &records) == segment_bytes);
+    let pages = base::decode("file-base.bin", &base_bytes, &b, MAX_PAGES)?;
+    let again = base::encode(&pages.image())?;
+    assert!(zstd::decode_all(&again[..]).ok() == zstd::decode_all(&base_bytes[..]).ok());
+
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    for (key, bytes) in [
+        (keys::head("jobs"), head_bytes),
+        (keys::segment("jobs", &head.file_id, s.from, s.to, &s.rand), segment_bytes),
+        (keys::base("jobs", &head.file_id, b.seq, &b.rand), base_bytes),
+    ] {
+        store.put_new(&key, bytes.into()).await?;
+    }
+    let file = fixture::open(&store, fixture::options(), 8).await?;
+    let mut found = BTreeMap::new();
+    for job in file.list(Filter::default(), None, 100).await?.jobs {
+        let detail = file.get(job.id).await?.expect("it was listed");
+        let result = detail.result.map(|r| r.bytes.to_vec());
+        found.insert(detail.payload.bytes.to_vec(), (job.state, job.attempt, result));
+    }
+    let wanted = [
+        ("first", (State::Done, 1, Some(b"it is sent".to_vec()))),
+        ("second", (State::Scheduled, 1, None)),
+        ("third", (State::Leased, 1, None)),
+        (&"large ".repeat(500), (State::Ready, 0, None)),
+        ("later", (State::Cancelled, 0, None)),
+    ];
+    assert_eq!(found, wanted.into_iter().map(|(p, w)| (p.as_bytes().to_vec(), w)).collect());
+    // And work goes on.
+    file.queue("emails")?.enqueue(Payload::text("sixth")).await?;
+    file.close().await?;
+    assert_eq!(fixture::head(&*store).await.commit_seq, 10);
+    Ok(())
+}
