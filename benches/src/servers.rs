@@ -1,0 +1,190 @@
+//! A real S3 server and a slow network before it, started for one benchmark and stopped by drop.
+//!
+//! Programs come from `$BUCKETQ_TOOLS` or `.tools/bin`, where `make tools` puts them. Everything listens on 127.0.0.1
+//! only. A program that is missing is no error: the benchmark says so and leaves its figure out.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use bucketq::config::{Credentials, S3Options};
+use bucketq::error::{Code, Error, Result};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+
+/// The bucket of the benchmark.
+pub const BUCKET: &str = "bucketq-bench";
+const USER: &str = "bucketq";
+const SECRET: &str = "bucketq-secret";
+/// `MinIO` takes seconds on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// A server and the network before it.
+#[derive(Debug)]
+pub struct SlowServer {
+    /// Name of the server.
+    pub name: &'static str,
+    /// How to reach it through the network.
+    pub options: S3Options,
+    // Both are killed by drop, the server's directory goes last.
+    _network: Child,
+    _server: Child,
+    _data: TempDir,
+}
+
+/// Why there is none.
+#[derive(Debug)]
+pub enum Missing {
+    /// Neither server, or no network, is installed: what to do about it.
+    NotInstalled(String),
+    /// It is there and does not work.
+    Failed(Error),
+}
+
+impl From<Error> for Missing {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl SlowServer {
+    /// `MinIO`, else gofakes3, behind toxiproxy with this latency each way.
+    pub async fn start(upstream: Duration, downstream: Duration) -> std::result::Result<Self, Missing> {
+        let toxiproxy = tool("toxiproxy").ok_or_else(|| not_installed("no toxiproxy"))?;
+        let data = tempfile::tempdir().map_err(|e| broken("a temporary directory").because(e))?;
+        let (name, mut command, port) = server(&data).await?;
+        let server = spawn(name, &mut command)?;
+        listens(port).await?;
+        ready(port).await?;
+        let api = free_port().await?;
+        let mut command = Command::new(toxiproxy);
+        command.args(["-host", "127.0.0.1", "-port", &api.to_string()]);
+        let network = spawn("toxiproxy", &mut command)?;
+        listens(api).await?;
+        let proxy = json!({
+            "name": "store", "listen": "127.0.0.1:0", "upstream": at(port), "enabled": true,
+        });
+        let made = post(api, "/proxies", &proxy).await?;
+        let listen = made["listen"].as_str().ok_or_else(|| broken("toxiproxy's answer"))?;
+        for (stream, latency) in [("upstream", upstream), ("downstream", downstream)] {
+            let latency = u64::try_from(latency.as_millis()).unwrap_or(u64::MAX);
+            let toxic = json!({ "type": "latency", "stream": stream, "attributes": { "latency": latency } });
+            post(api, "/proxies/store/toxics", &toxic).await?;
+        }
+        let options = S3Options {
+            endpoint: Some(format!("http://{listen}")),
+            region: Some("us-east-1".to_owned()),
+            credentials: Some(Credentials {
+                access_key: USER.to_owned(),
+                secret_key: SECRET.to_owned(),
+                session_token: None,
+            }),
+            ..S3Options::default()
+        };
+        Ok(Self { name, options, _network: network, _server: server, _data: data })
+    }
+}
+
+/// The command of the best server there is, and its port.
+async fn server(data: &TempDir) -> std::result::Result<(&'static str, Command, u16), Missing> {
+    let port = free_port().await?;
+    if let Some(path) = tool("minio") {
+        // A directory beside MinIO's own is a bucket.
+        let bucket = data.path().join(BUCKET);
+        std::fs::create_dir(bucket).map_err(|e| broken("the bucket's directory").because(e))?;
+        let console = free_port().await?;
+        let mut command = Command::new(path);
+        command.env("MINIO_ROOT_USER", USER).env("MINIO_ROOT_PASSWORD", SECRET);
+        command.env("MINIO_BROWSER", "off").env("MINIO_UPDATE", "off");
+        command.arg("server").arg(data.path());
+        command.args(["--address", &at(port), "--console-address", &at(console)]);
+        return Ok(("minio", command, port));
+    }
+    let path = tool("gofakes3").ok_or_else(|| not_installed("neither minio nor gofakes3"))?;
+    let mut command = Command::new(path);
+    command.args(["-backend", "memory", "-autobucket", "-host", &at(port)]);
+    Ok(("gofakes3", command, port))
+}
+
+fn tool(name: &str) -> Option<PathBuf> {
+    let here = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.tools/bin");
+    let path = std::env::var_os("BUCKETQ_TOOLS").map_or_else(here, PathBuf::from).join(name);
+    path.exists().then_some(path)
+}
+
+fn not_installed(what: &str) -> Missing {
+    Missing::NotInstalled(format!("{what} found in .tools/bin or $BUCKETQ_TOOLS: run `make tools`"))
+}
+
+fn broken(what: &str) -> Error {
+    Error::new(Code::Internal, format!("{what} cannot be used by the benchmark"))
+}
+
+fn spawn(name: &str, command: &mut Command) -> Result<Child> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    command.spawn().map_err(|e| broken(name).because(e))
+}
+
+fn at(port: u16) -> String {
+    format!("127.0.0.1:{port}")
+}
+
+async fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.map_err(|e| broken("no port").because(e))?;
+    listener.local_addr().map(|a| a.port()).map_err(|e| broken("no port").because(e))
+}
+
+async fn listens(port: u16) -> Result<()> {
+    let up = async {
+        while TcpStream::connect(at(port)).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(START_TIMEOUT, up)
+        .await
+        .map_err(|e| broken("a server that does not start").because(e))
+}
+
+/// `MinIO` listens before it is ready, and says 503 so long.
+async fn ready(port: u16) -> Result<()> {
+    let path = format!("/{BUCKET}/none");
+    let up = async {
+        while exchange(port, "GET", &path, "").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(START_TIMEOUT, up)
+        .await
+        .map_err(|e| broken("a server that is never ready").because(e))
+}
+
+/// One request to toxiproxy's own interface.
+async fn post(api: u16, path: &str, body: &Value) -> Result<Value> {
+    let (status, answer) = exchange(api, "POST", path, &body.to_string()).await?;
+    if status >= 300 {
+        return Err(broken(&format!("toxiproxy's answer {status} to {path}")));
+    }
+    serde_json::from_str(&answer).map_err(|e| broken("toxiproxy's answer").because(e))
+}
+
+/// One plain HTTP request: status and body. An error of the server's is an error here.
+async fn exchange(port: u16, method: &str, path: &str, body: &str) -> Result<(u16, String)> {
+    let told = |e: std::io::Error| broken("a local server").because(e);
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{body}",
+        at(port),
+        body.len()
+    );
+    let mut stream = TcpStream::connect(at(port)).await.map_err(told)?;
+    stream.write_all(request.as_bytes()).await.map_err(told)?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.map_err(told)?;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split(' ').nth(1).and_then(|s| s.parse::<u16>().ok()).filter(|s| *s < 500);
+    status.map(|s| (s, body.to_owned())).ok_or_else(|| broken("a local server"))
+}
