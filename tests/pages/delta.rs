@@ -65,7 +65,7 @@ fn no_truncation_of_a_delta_decodes() {
 #[test]
 fn a_flipped_bit_never_leads_out_of_range() {
     let bytes = sample().1.encode();
-    let step = if cfg!(miri) { 97 } else { 1 };
+    let step = if cfg!(miri) { 997 } else { 1 };
     for bit in (0..bytes.len() * 8).step_by(step) {
         let mut flipped = bytes.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
@@ -77,7 +77,7 @@ fn a_flipped_bit_never_leads_out_of_range() {
 fn noise_never_leads_out_of_range() {
     let mut rng = Rng(11);
     let bytes = sample().1.encode();
-    for _ in 0..if cfg!(miri) { 20 } else { 20_000 } {
+    for _ in 0..if cfg!(miri) { 2 } else { 20_000 } {
         let mut noise = bytes.clone();
         for _ in 0..=rng.below(4) {
             let at = rng.below(40.min(noise.len() as u64)) as usize;
@@ -100,6 +100,10 @@ fn hostile_sizes_are_refused() {
     assert!(refused(&[1, 1, 2, 1, 0, 2, 0]).contains("page 0 + 2 of 1"));
     assert!(refused(&[1, 1, 0, 1, 0, 2, 0]).contains("page 0 + 0 of 1"));
     assert!(refused(&[1, 1, 1, 1, 0, 3, 1]).contains("outside the page"), "a copy from before the page");
+    assert!(
+        refused(&[1, 1, 1, 1, 0, 33, 0xF4, 0x3F]).contains("outside the page"),
+        "a copy from past its end"
+    );
     assert!(refused(&[1, 1, 1, 1, 0, 0, 0]).contains("a run of 0 bytes"));
     assert!(refused(&[0x81, 0x00, 0]).contains("too long"), "a needless zero");
 }

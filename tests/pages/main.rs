@@ -28,6 +28,7 @@ impl Rng {
         self.next() % bound
     }
 
+    #[cfg(not(miri))]
     fn small(&mut self, bound: u32) -> u32 {
         self.below(u64::from(bound)) as u32
     }

@@ -176,7 +176,7 @@ fn run(seed: u64, steps: usize) {
 
 #[test]
 fn random_steps_agree_with_a_plain_vector() {
-    let (seeds, steps) = if cfg!(miri) { (2, 30) } else { (300, 200) };
+    let (seeds, steps) = if cfg!(miri) { (2, 20) } else { (300, 200) };
     for seed in 0..seeds {
         run(seed, steps);
     }
@@ -240,11 +240,8 @@ fn a_delta_is_refused_while_something_is_open() {
 
 #[test]
 fn the_checksum_is_the_documented_one() {
-    // XXH3-128 of 4,096 zeros with seed 1, as the reference implementation gives it.
-    let one = Pages::from_image(&[0; PAGE]).expect("one page").checksum();
-    let two = Pages::from_image(&[0; 2 * PAGE]).expect("two pages").checksum();
-    assert_ne!(one, two, "the page number is the seed: equal pages do not cancel out");
-    assert_eq!(one.to_string(), EXPECTED_ZERO_PAGE);
+    // XXH3-128 of 4,096 zeros with seeds 1 and 2, as the reference implementation gives it, little-endian.
+    let checksum = |bytes: &[u8]| checksum(bytes).to_string();
+    assert_eq!(checksum(&[0; PAGE]), "2abdb0b7affda1ecb47498e748bb500d");
+    assert_eq!(checksum(&[0; 2 * PAGE]), "726439c36c794336a581d83cf99d5e06");
 }
-
-const EXPECTED_ZERO_PAGE: &str = "2abdb0b7affda1ecb47498e748bb500d";
