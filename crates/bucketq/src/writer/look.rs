@@ -82,9 +82,8 @@ impl Writer {
                 Err(error) => error,
             };
             self.shared.trouble(Some(error.clone()));
-            let hopeless =
-                matches!(error.code(), Code::Denied | Code::NoSuchBucket | Code::TooNew | Code::Foreign)
-                    || damaged >= DAMAGED;
+            let hopeless = matches!(error.code(), Code::Denied | Code::NoSuchBucket | Code::TooNew)
+                || damaged >= DAMAGED;
             let late = self.env.monotonic().saturating_duration_since(began) > self.options.deadline;
             if hopeless || late || stop(self) {
                 return Err(error);

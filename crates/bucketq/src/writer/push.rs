@@ -51,6 +51,9 @@ impl Writer {
         let (head, record) = match self.build(outcomes, &changes, commit_ms).await {
             Ok(built) => built,
             Err(error) => {
+                if let Some(commit_id) = self.drawn.back().copied() {
+                    self.uploads.lost(&commit_id);
+                }
                 self.undo(changes);
                 return Pushed::NotApplied(error);
             }
