@@ -239,7 +239,7 @@ impl Bucket {
         if let Some((known, id)) = self.known.get(&by).copied() {
             let there = if known == seq { Some(&head.commit_id) } else { self.chain.get(&known) };
             // Beyond the log window nobody can tell (P23).
-            if there != Some(&id) && known + 20 > seq {
+            if there != Some(&id) && known >= reach(&head) {
                 broken.push(format!(
                     "P21, P22: {by} knew commit {known} and put commit {seq} over a history without it"
                 ));
@@ -267,6 +267,12 @@ impl Bucket {
         let segments = head.segments.iter().map(|s| format!("{:016x}-{:016x}-{}", s.from, s.to, hex(s.rand)));
         base.into_iter().chain(segments).find(|tail| !stored(tail.clone()))
     }
+}
+
+/// The oldest commit whose id this HEAD tells, in its tail or its segments.
+pub fn reach(head: &Head) -> u64 {
+    let inline = head.tail.first().map_or(head.commit_seq, |r| r.seq);
+    head.segments.first().map_or(inline, |s| s.from)
 }
 
 /// What one HEAD must keep of the one it replaces.

@@ -81,20 +81,8 @@ impl Variant {
                 plan.crash_rate = 0;
                 plan.trouble_ms = 0;
             }
-            Self::LeaseFromAnswer => {
-                plan.max_skew_ms = 0;
-                plan.clocks.fill((0, 0));
-                plan.lease_ms = (1_000, 4_000);
-                plan.fault_rate = 60_000;
-            }
-            Self::NoSkewMargin => {
-                plan.dates = false;
-                plan.max_skew_ms = 5_000;
-                for (n, clock) in plan.clocks.iter_mut().enumerate() {
-                    *clock = (if n % 2 == 0 { 2_400 } else { -2_400 }, 0);
-                }
-                plan.lease_ms = (10_500, 11_000);
-            }
+            Self::LeaseFromAnswer => slow_answers(plan),
+            Self::NoSkewMargin => far_clocks(plan),
             #[cfg(feature = "broken")]
             Self::Engine(broken) => {
                 plan.options.broken = Some(broken);
@@ -111,6 +99,24 @@ impl Variant {
             .map(|seed| run(seed, Some(self), false))
             .find(|report| !report.violations.is_empty())
     }
+}
+
+/// Short leases, equal clocks, and answers that take long.
+fn slow_answers(plan: &mut Plan) {
+    plan.max_skew_ms = 0;
+    plan.clocks.fill((0, 0));
+    plan.lease_ms = (1_000, 4_000);
+    plan.fault_rate = 60_000;
+}
+
+/// Clocks as far apart as they may be, and nothing that corrects them.
+fn far_clocks(plan: &mut Plan) {
+    plan.dates = false;
+    plan.max_skew_ms = 5_000;
+    for (n, clock) in plan.clocks.iter_mut().enumerate() {
+        *clock = (if n % 2 == 0 { 2_400 } else { -2_400 }, 0);
+    }
+    plan.lease_ms = (10_500, 11_000);
 }
 
 /// Every rule the engine can break.
@@ -148,6 +154,16 @@ fn engine(broken: bucketq::broken::Broken, plan: &mut Plan) {
     plan.deep = true;
     match broken {
         Broken::RollbackBySeqOnly => plan.operator = Some(Operator::Restores),
+        Broken::LeaseFromAnswer => slow_answers(plan),
+        Broken::NoSkewMargin => far_clocks(plan),
+        Broken::BaseFromUnsettled
+        | Broken::OlderBaseReplaces
+        | Broken::MergeUnaligned
+        | Broken::SegmentOfLostCommit
+        | Broken::FixedSegmentKey => {
+            plan.large = 2;
+            plan.options.tail = 2 * 1024;
+        }
         // The first copy must land between the look and the resend.
         Broken::ConflictIsFailure => {
             plan.favour = Some(Fate::Late);
