@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use bucketq::head::Head;
 use bytes::Bytes;
 
+use crate::clock::EPOCH_MS;
 use crate::rng::Rng;
 
 /// One life of one process: a crash ends a life, a reopen begins the next.
@@ -82,6 +83,7 @@ pub struct Bucket {
     objects: BTreeMap<String, Object>,
     next_version: u64,
     lie: Lie,
+    max_skew_ms: u64,
     before: BTreeMap<String, Object>,
     /// Every accepted HEAD, in order of arrival.
     pub landed: Vec<Landed>,
@@ -101,8 +103,8 @@ pub struct Bucket {
 
 impl Bucket {
     /// An empty bucket.
-    pub fn new(lie: Lie) -> Self {
-        Self { lie, ..Self::default() }
+    pub fn new(lie: Lie, max_skew_ms: u64) -> Self {
+        Self { lie, max_skew_ms, ..Self::default() }
     }
 
     /// The HEAD that stands.
@@ -247,6 +249,11 @@ impl Bucket {
         }
         if self.landed.iter().any(|l| l.head.commit_id == head.commit_id) {
             broken.push(format!("P1: the commit id of commit {seq} has been used before"));
+        }
+        // A writer may be off by the skew, and its Date by a second on top.
+        let ahead = head.commit_ms - EPOCH_MS - at_ms.cast_signed();
+        if ahead > self.max_skew_ms.cast_signed() + 1_000 {
+            broken.push(format!("P28: commit {seq} is {ahead} ms ahead of true time"));
         }
         for record in &head.tail {
             if record.seq < seq && self.chain.get(&record.seq).is_some_and(|id| *id != record.commit_id) {

@@ -78,7 +78,10 @@ impl World {
             variant,
             clocks,
             origin,
-            bucket: Mutex::new(Bucket::new(variant.map_or_else(Default::default, Variant::lie))),
+            bucket: Mutex::new(Bucket::new(
+                variant.map_or_else(Default::default, Variant::lie),
+                plan.max_skew_ms,
+            )),
             history: Mutex::default(),
             trace: Mutex::new(Trace { hash: 0xcbf2_9ce4_8422_2325, events: 0, print }),
             troubles: (0..=plan.nodes).map(|_| Trouble::default()).collect(),
