@@ -7,7 +7,16 @@ const SEEDS: u64 = 40;
 
 #[test]
 fn with_nothing_broken_plans_as_harsh_as_these_hold() {
-    if let Some(report) = Variant::Harsh.caught(1, 12) {
+    holds(Variant::Harsh);
+}
+
+#[test]
+fn a_clock_that_is_set_again_and_again_harms_nobody() {
+    holds(Variant::WrongClock);
+}
+
+fn holds(control: Variant) {
+    if let Some(report) = control.caught(1, 24) {
         panic!("seed {}: {:#?}", report.seed, report.violations);
     }
 }

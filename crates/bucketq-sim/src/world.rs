@@ -189,7 +189,7 @@ impl World {
     /// A node hangs for this long: its store calls wait, and so do its clients.
     pub fn stall(&self, node: usize, ms: u64) {
         self.fault(|| format!("n{node} stalls for {ms} ms"));
-        self.troubles[node].stalled_until.store(self.now_ms() + ms, Ordering::Relaxed);
+        self.troubles[node].stalled_until.fetch_max(self.now_ms() + ms, Ordering::Relaxed);
     }
 
     /// Milliseconds this node still hangs.
