@@ -149,7 +149,7 @@ async fn every_fate_occurs() {
 #[test]
 fn an_honest_bucket_has_one_winner_and_the_liars_do_not() {
     let winners = |lie, seed| {
-        let (rng, mut bucket) = (Rng::new(seed), Bucket::new(lie));
+        let (rng, mut bucket) = (Rng::new(seed), Bucket::new(lie, 0));
         let body = |n: u8| Bytes::copy_from_slice(&[n]);
         let first = bucket.put_if(WHO, 0, "a", body(0), None, &rng).expect("nothing was there");
         (1..=12).filter(|n| bucket.put_if(WHO, 0, "a", body(*n), Some(&first), &rng).is_some()).count()
@@ -161,7 +161,7 @@ fn an_honest_bucket_has_one_winner_and_the_liars_do_not() {
 
 #[test]
 fn a_bucket_whose_versions_repeat_lets_a_late_put_in() {
-    let (rng, mut bucket) = (Rng::new(1), Bucket::new(Lie::SameVersion));
+    let (rng, mut bucket) = (Rng::new(1), Bucket::new(Lie::SameVersion, 0));
     let mut put = |is: Option<&str>| bucket.put_if(WHO, 0, "a", Bytes::new(), is, &rng);
     let first = put(None).expect("nothing was there");
     let second = put(Some(&first)).expect("the first version");
@@ -172,7 +172,7 @@ fn a_bucket_whose_versions_repeat_lets_a_late_put_in() {
 
 #[test]
 fn a_bucket_notices_a_key_that_is_written_twice() {
-    let mut bucket = Bucket::new(Lie::None);
+    let mut bucket = Bucket::new(Lie::None, 0);
     bucket.put_new("jobs.seg-1", Bytes::from_static(b"a"));
     bucket.put_new("jobs.seg-1", Bytes::from_static(b"a"));
     assert!(bucket.broken.is_empty());
@@ -182,7 +182,7 @@ fn a_bucket_notices_a_key_that_is_written_twice() {
 
 #[test]
 fn a_bucket_notices_a_head_that_nobody_can_read() {
-    let mut bucket = Bucket::new(Lie::None);
+    let mut bucket = Bucket::new(Lie::None, 0);
     bucket.put_if(WHO, 0, "jobs.head", Bytes::from_static(b"nonsense"), None, &Rng::new(1));
     assert_eq!(bucket.broken.len(), 1);
 }
@@ -213,7 +213,7 @@ fn the_same_seed_draws_the_same_numbers() {
 
 #[test]
 fn a_version_is_told_to_the_letter() {
-    let mut bucket = Bucket::new(Lie::None);
+    let mut bucket = Bucket::new(Lie::None, 0);
     let version = bucket.put_if(WHO, 0, "a", Bytes::from_static(b"0"), None, &Rng::new(1)).expect("stored");
     assert_eq!(bucket.get("a", &Rng::new(1)).map(|o| Version::new(o.version)), Some(Version::new(version)));
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use bucketq::head::Head;
 use bytes::Bytes;
 
+use crate::clock::EPOCH_MS;
 use crate::rng::Rng;
 
 /// One life of one process: a crash ends a life, a reopen begins the next.
@@ -82,6 +83,7 @@ pub struct Bucket {
     objects: BTreeMap<String, Object>,
     next_version: u64,
     lie: Lie,
+    max_skew_ms: u64,
     before: BTreeMap<String, Object>,
     /// Every accepted HEAD, in order of arrival.
     pub landed: Vec<Landed>,
@@ -101,8 +103,8 @@ pub struct Bucket {
 
 impl Bucket {
     /// An empty bucket.
-    pub fn new(lie: Lie) -> Self {
-        Self { lie, ..Self::default() }
+    pub fn new(lie: Lie, max_skew_ms: u64) -> Self {
+        Self { lie, max_skew_ms, ..Self::default() }
     }
 
     /// The HEAD that stands.
@@ -239,7 +241,7 @@ impl Bucket {
         if let Some((known, id)) = self.known.get(&by).copied() {
             let there = if known == seq { Some(&head.commit_id) } else { self.chain.get(&known) };
             // Beyond the log window nobody can tell (P23).
-            if there != Some(&id) && known + 20 > seq {
+            if there != Some(&id) && known >= reach(&head) {
                 broken.push(format!(
                     "P21, P22: {by} knew commit {known} and put commit {seq} over a history without it"
                 ));
@@ -247,6 +249,11 @@ impl Bucket {
         }
         if self.landed.iter().any(|l| l.head.commit_id == head.commit_id) {
             broken.push(format!("P1: the commit id of commit {seq} has been used before"));
+        }
+        // A writer may be off by the skew, and its Date by a second on top.
+        let ahead = head.commit_ms - EPOCH_MS - at_ms.cast_signed();
+        if ahead > self.max_skew_ms.cast_signed() + 1_000 {
+            broken.push(format!("P28: commit {seq} is {ahead} ms ahead of true time"));
         }
         for record in &head.tail {
             if record.seq < seq && self.chain.get(&record.seq).is_some_and(|id| *id != record.commit_id) {
@@ -267,6 +274,12 @@ impl Bucket {
         let segments = head.segments.iter().map(|s| format!("{:016x}-{:016x}-{}", s.from, s.to, hex(s.rand)));
         base.into_iter().chain(segments).find(|tail| !stored(tail.clone()))
     }
+}
+
+/// The oldest commit whose id this HEAD tells, in its tail or its segments.
+pub fn reach(head: &Head) -> u64 {
+    let inline = head.tail.first().map_or(head.commit_seq, |r| r.seq);
+    head.segments.first().map_or(inline, |s| s.from)
 }
 
 /// What one HEAD must keep of the one it replaces.

@@ -11,7 +11,7 @@ use bucketq::env::Env;
 use bucketq::error::{Code, Error, Kind};
 use tokio::task::JoinSet;
 
-use crate::bucket::Who;
+use crate::bucket::{Who, reach};
 use crate::clock::pause_ms;
 use crate::rng::{Rng, SimEntropy};
 use crate::store::{FaultyStore, Life};
@@ -134,7 +134,12 @@ async fn must_notice(world: &Arc<World>, file: &QueueFile, who: Who) {
     let (known, lost) = {
         let bucket = world.bucket();
         let known = bucket.known.get(&who).copied();
-        (known, known.is_some_and(|(seq, id)| bucket.chain.get(&seq) != Some(&id) && seq + 20 > bucket.seq()))
+        (
+            known,
+            known.is_some_and(|(seq, id)| {
+                bucket.chain.get(&seq) != Some(&id) && bucket.head().is_none_or(|l| seq >= reach(&l.head))
+            }),
+        )
     };
     if !lost {
         return;

@@ -146,6 +146,8 @@ pub struct Plan {
     pub probe: bool,
     /// Every commit is replayed and explained.
     pub deep: bool,
+    /// One job in this many has a payload that fills a tail.
+    pub large: u64,
     /// Options of every open.
     pub options: Options,
 }
@@ -194,6 +196,7 @@ impl Plan {
             operator: (wild > 0 && rng.one_in(10))
                 .then(|| if rng.one_in(2) { Operator::Deletes } else { Operator::Restores }),
             latency_ms: (latency, latency * 2),
+            large: [8, 30, 100][rng.below(3) as usize],
             probe: false,
             deep: seed.is_multiple_of(10),
             options,

@@ -149,6 +149,10 @@ async fn troubles(world: Arc<World>) {
             if deed == Operator::Deletes || restore.is_some() {
                 world.fault(|| format!("the operator {deed:?} HEAD {seq} {restore:?}"));
                 world.bucket().meddle(restore);
+                if rng.one_in(2) {
+                    // Somebody comes back when the others are past what it knows.
+                    world.stall(node, rng.spread(5_000, 60_000));
+                }
             }
         }
     }

@@ -5,12 +5,16 @@
 //! rest needs `bucketq::broken`, which exists only under the feature `broken` and is in nothing that ships.
 
 use crate::bucket::Lie;
-use crate::plan::Plan;
+use crate::plan::{Fate, Plan};
 use crate::run::{Report, run};
 
 /// One broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
+    /// Nothing is broken, in plans as harsh as those of the variants: the control, which must hold.
+    Harsh,
+    /// Nothing is broken but one node's clock, which is set again and again: a control as well (P28).
+    WrongClock,
     /// Two states of HEAD share a version, as without a fresh commit id in the body (P1).
     SameVersion,
     /// Keys of segments and bases are not random (P12).
@@ -81,20 +85,23 @@ impl Variant {
                 plan.crash_rate = 0;
                 plan.trouble_ms = 0;
             }
-            Self::LeaseFromAnswer => {
-                plan.max_skew_ms = 0;
-                plan.clocks.fill((0, 0));
-                plan.lease_ms = (1_000, 4_000);
-                plan.fault_rate = 60_000;
+            Self::Harsh => {
+                plan.deep = true;
+                plan.large = 2;
+                plan.options.tail = 2 * 1024;
+                plan.favour = Some(Fate::Late);
+                plan.fault_rate = 120_000;
+                if plan.nodes == 3 { slow_answers(plan) } else { far_clocks(plan) }
             }
-            Self::NoSkewMargin => {
-                plan.dates = false;
+            Self::WrongClock => {
+                plan.dates = true;
                 plan.max_skew_ms = 5_000;
-                for (n, clock) in plan.clocks.iter_mut().enumerate() {
-                    *clock = (if n % 2 == 0 { 2_400 } else { -2_400 }, 0);
-                }
-                plan.lease_ms = (10_500, 11_000);
+                plan.wild_clock = Some(0);
+                plan.trouble_ms = 4_000;
+                plan.lease_ms = (10_500, 14_000);
             }
+            Self::LeaseFromAnswer => slow_answers(plan),
+            Self::NoSkewMargin => far_clocks(plan),
             #[cfg(feature = "broken")]
             Self::Engine(broken) => {
                 plan.options.broken = Some(broken);
@@ -111,6 +118,24 @@ impl Variant {
             .map(|seed| run(seed, Some(self), false))
             .find(|report| !report.violations.is_empty())
     }
+}
+
+/// Short leases, equal clocks, and answers that take long.
+fn slow_answers(plan: &mut Plan) {
+    plan.max_skew_ms = 0;
+    plan.clocks.fill((0, 0));
+    plan.lease_ms = (1_000, 4_000);
+    plan.fault_rate = 60_000;
+}
+
+/// Clocks as far apart as they may be, and nothing that corrects them.
+fn far_clocks(plan: &mut Plan) {
+    plan.dates = false;
+    plan.max_skew_ms = 5_000;
+    for (n, clock) in plan.clocks.iter_mut().enumerate() {
+        *clock = (if n % 2 == 0 { 2_400 } else { -2_400 }, 0);
+    }
+    plan.lease_ms = (10_500, 11_000);
 }
 
 /// Every rule the engine can break.
@@ -143,11 +168,21 @@ const ENGINE: [bucketq::broken::Broken; 19] = {
 /// What each broken rule of the engine needs.
 #[cfg(feature = "broken")]
 fn engine(broken: bucketq::broken::Broken, plan: &mut Plan) {
-    use crate::plan::{Fate, Operator};
+    use crate::plan::Operator;
     use bucketq::broken::Broken;
     plan.deep = true;
     match broken {
         Broken::RollbackBySeqOnly => plan.operator = Some(Operator::Restores),
+        Broken::LeaseFromAnswer => slow_answers(plan),
+        Broken::NoSkewMargin => far_clocks(plan),
+        Broken::BaseFromUnsettled
+        | Broken::OlderBaseReplaces
+        | Broken::MergeUnaligned
+        | Broken::SegmentOfLostCommit
+        | Broken::FixedSegmentKey => {
+            plan.large = 2;
+            plan.options.tail = 2 * 1024;
+        }
         // The first copy must land between the look and the resend.
         Broken::ConflictIsFailure => {
             plan.favour = Some(Fate::Late);

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use crate::bucket::Who;
 use crate::clock::pause_ms;
 use crate::history::{Call, Look, Reply};
-use crate::rng::Rng;
+use crate::rng::{Rng, mix};
 use crate::store::Life;
 use crate::work;
 use crate::world::World;
@@ -162,7 +162,7 @@ impl Client {
     /// A job whose payload tells its id, so that a mix-up shows.
     pub fn job(&self) -> New {
         let id = self.job_id();
-        let most = if self.rng.one_in(40) { 60_000 } else { 1_800 };
+        let most = if self.rng.one_in(self.world.plan.large) { 60_000 } else { 1_800 };
         let mut new = New::new(id, Payload::bytes(payload_of(id, self.rng.spread(36, most) as usize)));
         new.priority = self.rng.below(3) as i32;
         new.max_attempts = self.rng.between(2, 6) as u32;
@@ -263,9 +263,10 @@ impl Client {
     }
 }
 
-/// Bytes that tell whose they are.
+/// Bytes that tell whose they are, and that no compression makes small.
 pub fn payload_of(id: JobId, len: usize) -> Vec<u8> {
-    id.to_string().bytes().cycle().take(len).collect()
+    let seed = id.as_bytes().iter().fold(0, |n, b| mix(n ^ u64::from(*b)));
+    (0..len as u64).step_by(8).flat_map(|n| mix(seed ^ n).to_le_bytes()).take(len).collect()
 }
 
 /// The answer says that the handle is of no more use.

@@ -78,7 +78,10 @@ impl World {
             variant,
             clocks,
             origin,
-            bucket: Mutex::new(Bucket::new(variant.map_or_else(Default::default, Variant::lie))),
+            bucket: Mutex::new(Bucket::new(
+                variant.map_or_else(Default::default, Variant::lie),
+                plan.max_skew_ms,
+            )),
             history: Mutex::default(),
             trace: Mutex::new(Trace { hash: 0xcbf2_9ce4_8422_2325, events: 0, print }),
             troubles: (0..=plan.nodes).map(|_| Trouble::default()).collect(),
@@ -186,7 +189,7 @@ impl World {
     /// A node hangs for this long: its store calls wait, and so do its clients.
     pub fn stall(&self, node: usize, ms: u64) {
         self.fault(|| format!("n{node} stalls for {ms} ms"));
-        self.troubles[node].stalled_until.store(self.now_ms() + ms, Ordering::Relaxed);
+        self.troubles[node].stalled_until.fetch_max(self.now_ms() + ms, Ordering::Relaxed);
     }
 
     /// Milliseconds this node still hangs.

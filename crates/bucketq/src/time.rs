@@ -3,6 +3,8 @@
 //! Called by the writer with every answer that carries a Date. The Date has a resolution of one second, so each one
 //! only says between which bounds the difference to the store's clock lies; the estimate stays within them.
 
+use tokio::time::Instant;
+
 use crate::env::Env;
 use crate::error::{Code, Error, Result};
 
@@ -17,12 +19,15 @@ pub struct Timekeeper {
     offset_ms: Option<i64>,
     max_skew_ms: i64,
     skewed: Option<Error>,
+    /// Both clocks when they were last compared: apart since then, this machine's clock was set.
+    compared: (i64, Instant),
 }
 
 impl Timekeeper {
     /// A clock not yet corrected.
     pub fn new(env: Env) -> Self {
-        Self { env, offset_ms: None, max_skew_ms: 0, skewed: None }
+        let compared = (env.wall_ms(), env.monotonic());
+        Self { env, offset_ms: None, max_skew_ms: 0, skewed: None, compared }
     }
 
     /// The skew the queue file is made for, once it is known.
@@ -44,6 +49,7 @@ impl Timekeeper {
         let Some(offset) = self.offset_ms else {
             // A clock that agrees with the Date is finer than the Date: it stays as it is.
             self.offset_ms = Some(if low <= 0 && 0 <= high { 0 } else { low.midpoint(high) });
+            self.skewed = None;
             return;
         };
         let off = if offset < low { low - offset } else { offset.saturating_sub(high).max(0) };
@@ -63,8 +69,21 @@ impl Timekeeper {
         self.offset_ms = Some(if offset < low { offset + step } else { offset - step });
     }
 
-    /// True while the newest Date disagreed: a fresh one is needed before a commit.
-    pub fn is_skewed(&self) -> bool {
+    /// True while the newest Date disagreed, or the clock was set since: a fresh Date is needed before a commit.
+    pub fn is_skewed(&mut self) -> bool {
+        let now = (self.env.wall_ms(), self.env.monotonic());
+        let elapsed = now.1.saturating_duration_since(self.compared.1).as_millis() as i64;
+        let set_by = now.0.saturating_sub(self.compared.0).saturating_sub(elapsed);
+        self.compared = now;
+        // Without a Date nobody can tell which of the two is right.
+        if set_by.abs() > RESOLUTION_MS && self.offset_ms.take().is_some() {
+            self.skewed = Some(Error::new(
+                Code::ClockSkew,
+                format!(
+                    "the clock of this machine was set by {set_by} ms and the store has not told its time since"
+                ),
+            ));
+        }
         self.skewed.is_some()
     }
 
