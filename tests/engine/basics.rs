@@ -119,8 +119,11 @@ async fn many_commits_move_through_segments_and_bases_and_open_again() -> Result
     let store = memory();
     let file = open(&store).await?;
     let q = file.queue("q")?;
-    for i in 0..300_u32 {
-        let mut x = u64::from(i) + 1;
+    let mut i = 0_u64;
+    // A base is made beside the commits: go on until one has come, and some commits have followed it.
+    while i < 300 || (i < 5_000 && store.list("jobs.base-").await?.is_empty()) {
+        i += 1;
+        let mut x = i;
         let noise: Vec<u8> = (0..3000).map(|_| xorshift(&mut x)).collect();
         q.enqueue(Payload::bytes(noise)).await?;
     }

@@ -50,31 +50,6 @@ pub(crate) fn is(options: &crate::config::Options, rule: Broken) -> bool {
     options.broken == Some(rule)
 }
 
-/// The op with whatever token the job has now, as if tokens were not compared.
-#[cfg(feature = "broken")]
-pub(crate) fn with_current_token(db: &crate::db::Db, op: &crate::op::Op) -> crate::op::Op {
-    use crate::op::Op;
-    let mut op = op.clone();
-    if let Op::Ack { held, .. }
-    | Op::Nack { held, .. }
-    | Op::Release { held }
-    | Op::Reject { held, .. }
-    | Op::Extend { held, .. } = &mut op
-    {
-        let sql = "SELECT token FROM jobs WHERE id = ?1";
-        if let Ok(token) = db.connection().query_row(sql, [held.id.as_bytes()], |row| row.get(0)) {
-            held.token = crate::lease::Token(token);
-        }
-    }
-    op
-}
-
-/// Tokens are compared in what ships.
-#[cfg(not(feature = "broken"))]
-pub(crate) fn with_current_token(_: &crate::db::Db, op: &crate::op::Op) -> crate::op::Op {
-    op.clone()
-}
-
 /// Never, in what ships.
 #[cfg(not(feature = "broken"))]
 pub(crate) const fn is(_: &crate::config::Options, _: Broken) -> bool {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::push::Pushed;
 use super::{Outcomes, Work, Writer};
 use crate::broken::{self, Broken};
-use crate::db::Moment;
+use crate::db::{Db, Moment};
 use crate::door::{self, Done, Question, Slot, Wait};
 use crate::error::{Code, Error, Kind, Result};
 use crate::metrics::Counters;
@@ -210,7 +210,7 @@ impl Writer {
                 continue;
             }
             let outcome = if broken::is(&self.options, Broken::TokenNotCompared) {
-                let op = broken::with_current_token(db, op);
+                let op = with_current_token(db, op);
                 db.apply(&op, at, &self.limits)
             } else {
                 db.apply(op, at, &self.limits)
@@ -333,4 +333,19 @@ fn respond(slot: Slot, answer: Result<Done>) -> Option<Done> {
 /// Rules broken on purpose that end a batch early.
 pub(super) fn told_failed(options: &crate::config::Options, conflict: bool) -> bool {
     broken::is(options, if conflict { Broken::ConflictIsFailure } else { Broken::TimeoutIsFailure })
+}
+
+/// The op with whatever token the job has now, as if tokens were not compared: for a rule broken on purpose.
+fn with_current_token(db: &Db, op: &Op) -> Op {
+    let mut op = op.clone();
+    if let Op::Ack { held, .. }
+    | Op::Nack { held, .. }
+    | Op::Release { held }
+    | Op::Reject { held, .. }
+    | Op::Extend { held, .. } = &mut op
+        && let Some(token) = db.current_token(held.id)
+    {
+        held.token = token;
+    }
+    op
 }
