@@ -1,5 +1,6 @@
 //! Real servers, directly and behind a faulty network.
 
+mod engine;
 mod network;
 mod probe;
 mod stores;

@@ -1,0 +1,179 @@
+//! The whole engine on real servers behind a network that loses, hangs and resets: nothing acknowledged is lost or
+//! doubled, and every caller gets an answer that is true.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bucketq::config::S3Options;
+use bucketq::{Code, Kind, Options, Payload, QueueFile, Result, State};
+use bucketq_tests::servers::{self, BUCKET, Network, Server};
+use serde_json::json;
+
+/// Jobs each producer tries to enqueue.
+const JOBS: usize = 40;
+const PRODUCERS: usize = 3;
+
+fn options(s3: S3Options) -> Options {
+    let s3 = S3Options { request_timeout: Some(Duration::from_millis(700)), ..s3 };
+    Options { s3, deadline: Duration::from_secs(20), ..Options::default() }
+}
+
+/// What producers were told of each payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Stored,
+    NotStored,
+    Unknown,
+}
+
+async fn produce(file: QueueFile, producer: usize) -> Result<Vec<(String, Told)>> {
+    let q = file.queue("q")?;
+    let mut told = vec![];
+    for n in 0..JOBS {
+        let text = format!("{producer}-{n}");
+        let answer = match q.enqueue(Payload::text(text.clone())).await {
+            Ok(_) => Told::Stored,
+            Err(e) if e.kind() == Kind::Unknown => Told::Unknown,
+            Err(e) => {
+                assert!(matches!(e.kind(), Kind::Unavailable | Kind::Contended), "{e:?}");
+                Told::NotStored
+            }
+        };
+        told.push((text, answer));
+    }
+    Ok(told)
+}
+
+/// Until the writer has sent something into the present state of the network, and then some.
+async fn under_way(file: &QueueFile) -> Result<()> {
+    let requests = |m: bucketq::Metrics| m.puts + m.gets;
+    let before = requests(file.metrics()?);
+    let mut look = tokio::time::interval(Duration::from_millis(5));
+    while requests(file.metrics()?) < before + 2 {
+        look.tick().await;
+    }
+    Ok(())
+}
+
+/// One fault after the other while two writers in this process and their callers work, then the count.
+async fn survives(server: &Server, name: &str) -> Result<()> {
+    let Some(network) = Network::before(server).await else { return Ok(()) };
+    let url = format!("s3://{BUCKET}/{name}/jobs");
+    let through = options(server.options_at(&network.endpoint));
+    // The direct way is another endpoint, hence another writer: two compete.
+    let far = QueueFile::open(&url, through).await?;
+    let near = QueueFile::open(&url, options(server.options())).await?;
+
+    let mut producers = vec![];
+    for p in 0..PRODUCERS {
+        producers.push(tokio::spawn(produce(far.clone(), p)));
+    }
+    producers.push(tokio::spawn(produce(near.clone(), PRODUCERS)));
+    let reader = tokio::spawn({
+        let far = far.clone();
+        // Something is always to be sent, also when the producers are done.
+        async move {
+            loop {
+                let _ = far.stats(None).await;
+            }
+        }
+    });
+
+    for _ in 0..3 {
+        // Landed, and the caller sees a broken connection.
+        network.add("lost", "limit_data", "downstream", json!({"bytes": 10})).await;
+        under_way(&far).await?;
+        network.remove("lost").await;
+        // Landed, and the answer never comes.
+        network.add("hang", "timeout", "downstream", json!({"timeout": 0})).await;
+        under_way(&far).await?;
+        network.remove("hang").await;
+        // Lost on the way there.
+        network.add("reset", "reset_peer", "upstream", json!({"timeout": 0})).await;
+        under_way(&far).await?;
+        network.remove("reset").await;
+        network.set_enabled(false).await;
+        under_way(&far).await?;
+        network.set_enabled(true).await;
+    }
+    reader.abort();
+    let mut told = BTreeMap::new();
+    for p in producers {
+        told.extend(p.await.expect("no panic")?);
+    }
+    far.settle().await?;
+
+    let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+    loop {
+        let jobs = near.claim(50).lease(Duration::from_mins(5)).await?;
+        if jobs.is_empty() {
+            break;
+        }
+        for job in jobs {
+            *seen.entry(String::from_utf8_lossy(&job.payload.bytes).into_owned()).or_default() += 1;
+            near.ack(job.held()).await?;
+        }
+    }
+    for (text, told) in &told {
+        let times = seen.get(text).copied().unwrap_or(0);
+        match told {
+            Told::Stored => assert_eq!(times, 1, "{text} was acknowledged"),
+            Told::NotStored => assert_eq!(times, 0, "{text} was told as not stored"),
+            Told::Unknown => assert!(times <= 1, "{text} is there {times} times"),
+        }
+    }
+    let stored = told.values().filter(|t| **t == Told::Stored).count();
+    assert!(stored > JOBS, "only {stored} jobs made it: {told:?}");
+    let unsettled =
+        near.list(bucketq::Filter { states: vec![State::Leased], ..Default::default() }, None, 10).await?;
+    assert!(unsettled.jobs.is_empty());
+    far.close().await?;
+    near.close().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_or_doubled_on_gofakes3_behind_a_faulty_network() -> Result<()> {
+    match servers::gofakes3().await {
+        Some(server) => survives(&server, "faulty-gofakes3").await,
+        None => Ok(()),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_or_doubled_on_versitygw_behind_a_faulty_network() -> Result<()> {
+    match servers::versitygw().await {
+        Some(server) => survives(&server, "faulty-versitygw").await,
+        None => Ok(()),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_or_doubled_on_minio_behind_a_faulty_network() -> Result<()> {
+    match servers::minio().await {
+        Some(server) => survives(&server, "faulty-minio").await,
+        None => Ok(()),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_bucket_and_refused_credentials_are_told_at_open() -> Result<()> {
+    let Some(server) = servers::versitygw().await else { return Ok(()) };
+    let missing = QueueFile::open("s3://no-such-bucket-here/jobs", options(server.options())).await;
+    assert_eq!(missing.expect_err("no bucket").code(), Code::NoSuchBucket);
+
+    let mut s3 = server.options();
+    if let Some(credentials) = &mut s3.credentials {
+        credentials.secret_key = "wrong".into();
+    }
+    let denied = QueueFile::open(&format!("s3://{BUCKET}/denied/jobs"), options(s3)).await;
+    assert_eq!(denied.expect_err("denied").code(), Code::Denied);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_without_compare_and_swap_is_refused_when_a_queue_file_is_made() -> Result<()> {
+    let Some(server) = servers::s3rver().await else { return Ok(()) };
+    let refused = QueueFile::open(&format!("s3://{BUCKET}/jobs"), options(server.options())).await;
+    assert_eq!(refused.expect_err("refused").code(), Code::NoCompareAndSwap);
+    Ok(())
+}
