@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{Work, Writer};
 use crate::door::{Mail, Slot, Wait};
+use crate::metrics::Counters;
 use crate::op::{Op, Queues};
 
 /// Ops in one batch; the rest waits for the next.
@@ -94,6 +95,7 @@ impl Writer {
             Mail::Ask(question) => work.questions.push(question),
             Mail::Flush(done) => work.flushes.push(done),
             Mail::HandBack(jobs) => {
+                Counters::add(&self.shared.counters.handed_back, jobs.len() as u64);
                 let now = self.env.monotonic();
                 work.slots.extend(jobs.into_iter().map(|held| Slot::release(held, now)));
             }
