@@ -257,6 +257,8 @@ impl Writer {
                 Wait::Forever => true,
             };
             if waits && matches!(&outcome, Ok(Outcome::Claimed(jobs)) if jobs.is_empty()) {
+                // No body holds it: whoever gives up now may be told so (P7).
+                slot.stage.unsend();
                 self.parked.push_back(slot);
                 continue;
             }
