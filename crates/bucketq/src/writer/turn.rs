@@ -230,7 +230,9 @@ impl Writer {
             }
             outcomes.push(outcome);
         }
-        if let Err(error) = db.commit() {
+        // Nothing was done, but a savepoint rolled back leaves pages that look changed: they would cost a put.
+        let refused = !outcomes.is_empty() && outcomes.iter().all(Result::is_err);
+        if let Err(error) = if refused { db.rollback() } else { db.commit() } {
             out[0] = Some(error);
             return Err(None);
         }
