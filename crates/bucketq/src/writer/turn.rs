@@ -286,7 +286,7 @@ impl Writer {
     }
 
     /// Answer questions from settled state that is as fresh as they want it.
-    async fn answer(&mut self, questions: Vec<Question>) {
+    pub(super) async fn answer(&mut self, questions: Vec<Question>) {
         let now = self.env.monotonic();
         let stale = |q: &Question, fresh: Instant| {
             fresh < q.arrived && q.max_age.is_none_or(|age| now.saturating_duration_since(fresh) > age)
