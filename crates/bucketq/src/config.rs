@@ -160,8 +160,8 @@ impl Options {
         if self.deadline.is_zero() || self.deadline > Duration::from_hours(1) {
             return bad("deadline lies between 1 ms and one hour");
         }
-        if self.commit_interval > Duration::from_mins(1) {
-            return bad("commit_interval is at most one minute");
+        if self.commit_interval > Duration::from_mins(1) || self.commit_interval > self.deadline / 2 {
+            return bad("commit_interval is at most one minute and half the deadline");
         }
         if self.gather_percent > 100 || self.gather_max > Duration::from_secs(1) {
             return bad("gather_percent is at most 100 and gather_max at most one second");

@@ -237,7 +237,12 @@ impl QueueFile {
         let door = self.inner.door.write().unwrap_or_else(PoisonError::into_inner).take();
         let Some(door) = door else { return Ok(()) };
         self.inner.closing.send_replace(true);
-        door.flush().await;
+        // Everything sent before is answered then, if only by the deadlines of its callers.
+        tokio::select! {
+            biased;
+            () = door.flush() => {}
+            () = door.env.sleep(door.options.deadline) => {}
+        }
         let mut ended = door.ended.clone();
         if Arc::into_inner(door).is_some() {
             let _ = ended.wait_for(|e| *e).await;

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{Work, Writer};
 use crate::door::{Mail, Slot, Wait};
+use crate::metrics::Counters;
 use crate::op::{Op, Queues};
 
 /// Ops in one batch; the rest waits for the next.
@@ -40,12 +41,27 @@ impl Writer {
         if let Some(until) = self.pace.yield_until.take() {
             while work.slots.len() < MAX_OPS && self.wait_for_mail(&mut work, until).await {}
         }
-        if let Some(last) = self.pace.last_put.filter(|_| !self.options.commit_interval.is_zero()) {
-            let until = last + self.options.commit_interval;
-            while work.slots.len() < MAX_OPS && self.wait_for_mail(&mut work, until).await {}
-        }
+        self.keep_interval(&mut work).await;
         self.take_waiting(&mut work);
         Some(work)
+    }
+
+    /// Wait until the next commit is due, if there is something to commit. A read costs no put: it does not wait.
+    async fn keep_interval(&mut self, work: &mut Work) {
+        let interval = self.options.commit_interval;
+        let Some(last) = self.pace.last_put.filter(|_| !interval.is_zero() && self.halted.is_none()) else {
+            return;
+        };
+        while self.halted.is_none() {
+            self.answer(std::mem::take(&mut work.questions)).await;
+            let nothing_to_commit = work.slots.is_empty() && !work.poll;
+            if nothing_to_commit
+                || work.slots.len() >= MAX_OPS
+                || !self.wait_for_mail(work, last + interval).await
+            {
+                return;
+            }
+        }
     }
 
     /// Take one mail if it comes before `until`; false when it does not.
@@ -94,6 +110,7 @@ impl Writer {
             Mail::Ask(question) => work.questions.push(question),
             Mail::Flush(done) => work.flushes.push(done),
             Mail::HandBack(jobs) => {
+                Counters::add(&self.shared.counters.handed_back, jobs.len() as u64);
                 let now = self.env.monotonic();
                 work.slots.extend(jobs.into_iter().map(|held| Slot::release(held, now)));
             }

@@ -230,7 +230,9 @@ impl Writer {
             }
             outcomes.push(outcome);
         }
-        if let Err(error) = db.commit() {
+        // Nothing was done, but a savepoint rolled back leaves pages that look changed: they would cost a put.
+        let refused = !outcomes.is_empty() && outcomes.iter().all(Result::is_err);
+        if let Err(error) = if refused { db.rollback() } else { db.commit() } {
             out[0] = Some(error);
             return Err(None);
         }
@@ -257,6 +259,8 @@ impl Writer {
                 Wait::Forever => true,
             };
             if waits && matches!(&outcome, Ok(Outcome::Claimed(jobs)) if jobs.is_empty()) {
+                // No body holds it: whoever gives up now may be told so (P7).
+                slot.stage.unsend();
                 self.parked.push_back(slot);
                 continue;
             }
@@ -282,7 +286,7 @@ impl Writer {
     }
 
     /// Answer questions from settled state that is as fresh as they want it.
-    async fn answer(&mut self, questions: Vec<Question>) {
+    pub(super) async fn answer(&mut self, questions: Vec<Question>) {
         let now = self.env.monotonic();
         let stale = |q: &Question, fresh: Instant| {
             fresh < q.arrived && q.max_age.is_none_or(|age| now.saturating_duration_since(fresh) > age)

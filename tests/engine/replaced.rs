@@ -1,0 +1,179 @@
+//! HEAD deleted, rolled back or made anew under a running process (P21, P22).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bucketq::store::{Memory, Store};
+use bucketq::{Code, Error, Kind, Payload, QueueFile, Result};
+use bucketq_tests::clock::{TestClock, pass};
+use bucketq_tests::given::{HEAD, NAME, inline, object, objects, refused};
+
+async fn open(store: &Arc<dyn Store>) -> Result<QueueFile> {
+    QueueFile::open_with(Arc::clone(store), NAME, inline(), TestClock::start().env()).await
+}
+
+/// A queue file with this many jobs.
+async fn given(jobs: usize) -> Result<(Arc<dyn Store>, QueueFile)> {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let file = open(&store).await?;
+    for i in 0..jobs {
+        file.queue("q")?.enqueue(Payload::text(i.to_string())).await?;
+    }
+    pass(Duration::from_millis(1)).await;
+    Ok((store, file))
+}
+
+/// Everything on this handle fails with this code from now on, and the bucket stays as it is.
+async fn halted(store: &Arc<dyn Store>, file: &QueueFile, code: Code) -> Result<()> {
+    let before = objects(store).await?;
+    for _ in 0..2 {
+        let errors = [
+            refused(file.stats(None).await),
+            refused(file.stats(Some(Duration::from_hours(1))).await),
+            refused(file.claim(1).await),
+            refused(file.claim(1).wait_forever().await),
+            refused(file.queue("q")?.enqueue(Payload::text("x")).await),
+            refused(file.settle().await),
+        ];
+        for error in errors {
+            assert_eq!((error.kind(), error.code()), (Kind::Corrupt, code), "{error}");
+        }
+        pass(Duration::from_secs(10)).await;
+    }
+    assert_eq!(objects(store).await?, before);
+    Ok(())
+}
+
+/// The op that met it was sent, and nobody can tell whether it was applied before (P7).
+fn met(error: &Error, code: Code) {
+    assert_eq!(error.kind(), Kind::Unknown, "{error}");
+    assert!(format!("{error:?}").contains(code.as_str()), "the cause is told: {error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_head_stops_the_process_and_is_not_made_again() -> Result<()> {
+    let (store, file) = given(2).await?;
+    store.delete(HEAD).await?;
+    let error = refused(file.stats(None).await);
+    assert_eq!(error.code(), Code::HeadMissing, "{error}");
+    halted(&store, &file, Code::HeadMissing).await?;
+    file.close().await?;
+
+    let (store, file) = given(2).await?;
+    store.delete(HEAD).await?;
+    met(&refused(file.queue("q")?.enqueue(Payload::text("x")).await), Code::HeadMissing);
+    halted(&store, &file, Code::HeadMissing).await?;
+    assert!(objects(&store).await?.is_empty());
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_head_wakes_waiting_claims() -> Result<()> {
+    let (store, file) = given(0).await?;
+    let waiting = tokio::spawn(file.claim(1).wait_forever().into_future());
+    pass(Duration::from_millis(1)).await;
+    store.delete(HEAD).await?;
+    assert_eq!(refused(waiting.await.expect("no panic")).code(), Code::HeadMissing);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_rolled_back_stops_the_process_and_a_fresh_opening_works() -> Result<()> {
+    for reads_first in [true, false] {
+        let (store, file) = given(2).await?;
+        let old = object(&store, HEAD).await?.expect("there");
+        file.queue("q")?.enqueue(Payload::text("lost")).await?;
+        pass(Duration::from_millis(1)).await;
+        store.put_new(HEAD, old).await?;
+        if reads_first {
+            let error = refused(file.stats(None).await);
+            assert_eq!(error.code(), Code::RolledBack, "{error}");
+        } else {
+            met(&refused(file.queue("q")?.enqueue(Payload::text("x")).await), Code::RolledBack);
+        }
+        halted(&store, &file, Code::RolledBack).await?;
+        file.close().await?;
+        let fresh = open(&store).await?;
+        assert_eq!(fresh.claim(9).await?.len(), 2, "the state that was restored");
+        fresh.close().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_rolled_back_and_overtaken_is_noticed_all_the_same() -> Result<()> {
+    let (store, file) = given(2).await?;
+    let old = object(&store, HEAD).await?.expect("there");
+    file.queue("q")?.enqueue(Payload::text("lost")).await?;
+    store.put_new(HEAD, old).await?;
+    let other = open(&store).await?;
+    for i in 0..5 {
+        other.queue("q")?.enqueue(Payload::text(format!("other {i}"))).await?;
+    }
+    pass(Duration::from_millis(1)).await;
+    let error = refused(file.stats(None).await);
+    assert!(matches!(error.code(), Code::RolledBack | Code::StoreBroken), "{error}");
+    halted(&store, &file, error.code()).await?;
+    assert_eq!(other.claim(99).await?.len(), 7);
+    other.close().await?;
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_made_anew_is_another_file() -> Result<()> {
+    for reads_first in [true, false] {
+        let (store, file) = given(2).await?;
+        store.delete(HEAD).await?;
+        let other = open(&store).await?;
+        assert!(other.claim(9).await?.is_empty());
+        for _ in 0..9 {
+            other.queue("q")?.enqueue(Payload::text("new")).await?;
+        }
+        pass(Duration::from_millis(1)).await;
+        if reads_first {
+            assert_eq!(refused(file.stats(None).await).code(), Code::RolledBack);
+        } else {
+            met(&refused(file.queue("q")?.enqueue(Payload::text("x")).await), Code::RolledBack);
+        }
+        halted(&store, &file, Code::RolledBack).await?;
+        assert_eq!(other.claim(99).await?.len(), 9, "the new file is untouched");
+        other.close().await?;
+        file.close().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_head_with_bases_left_is_no_invitation_to_make_one() -> Result<()> {
+    let (store, file) = given(1).await?;
+    file.close().await?;
+    store.delete(HEAD).await?;
+    store.put_new("jobs.base-0011aabb-0000000000000005-0123456789abcdef", vec![1].into()).await?;
+    let before = objects(&store).await?;
+    let error = refused(open(&store).await);
+    assert_eq!((error.kind(), error.code()), (Kind::Corrupt, Code::HeadMissing), "{error}");
+    assert!(error.message().contains("jobs.base-0011aabb"), "{error}");
+    assert_eq!(objects(&store).await?, before);
+    // Bases of another name are nobody's business.
+    store.delete("jobs.base-0011aabb-0000000000000005-0123456789abcdef").await?;
+    store.put_new("jobs2.base-0011aabb-0000000000000005-0123456789abcdef", vec![1].into()).await?;
+    open(&store).await?.close().await
+}
+
+#[tokio::test]
+async fn a_halted_writer_is_replaced_at_the_next_opening_of_its_url() -> Result<()> {
+    let (url, options) = ("memory://halted", bucketq::Options::default());
+    let first = QueueFile::open(url, options.clone()).await?;
+    first.queue("q")?.enqueue(Payload::text("x")).await?;
+    let store = Memory::named("halted");
+    store.delete("halted.head").await?;
+    assert_eq!(refused(first.stats(None).await).code(), Code::HeadMissing);
+    let second = QueueFile::open(url, options).await?;
+    second.queue("q")?.enqueue(Payload::text("y")).await?;
+    assert_eq!(refused(first.stats(None).await).code(), Code::HeadMissing, "the old handle stays halted");
+    assert_eq!(second.claim(9).await?.len(), 1);
+    first.close().await?;
+    second.close().await?;
+    Memory::forget("halted");
+    Ok(())
+}
