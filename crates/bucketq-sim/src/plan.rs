@@ -181,8 +181,8 @@ impl Plan {
         let mut plan = Self {
             nodes,
             clients: [rng.between(1, 3) as usize, rng.between(1, 3) as usize, 1],
-            budget: rng.between(250, 450),
-            fault_rate: wild * 1_500,
+            budget: rng.between(200, 340),
+            fault_rate: wild * 2_000,
             only: None,
             favour: None,
             damaged: wild > 0 && rng.one_in(5),

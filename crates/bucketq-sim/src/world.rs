@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::bucket::{Bucket, Who};
@@ -41,7 +41,9 @@ pub struct World {
     requests: AtomicU64,
     calls: AtomicU64,
     travelling: AtomicI64,
-    over: watch::Sender<bool>,
+    over: AtomicBool,
+    /// Wakes in the order of waiting; a watch channel wakes in an order of its own chance.
+    ended: Notify,
 }
 
 #[derive(Default)]
@@ -90,7 +92,8 @@ impl World {
             requests: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             travelling: AtomicI64::new(0),
-            over: watch::Sender::new(false),
+            over: AtomicBool::new(false),
+            ended: Notify::new(),
             plan,
             rng,
         })
@@ -154,25 +157,27 @@ impl World {
     /// A client makes a call; at the end of the budget the clients stop.
     pub fn count_call(&self) {
         if self.calls.fetch_add(1, Ordering::Relaxed) + 1 >= self.plan.budget {
-            self.over.send_replace(true);
+            self.end();
         }
     }
 
     /// The clients stop.
     pub fn is_over(&self) -> bool {
-        *self.over.borrow()
+        self.over.load(Ordering::Relaxed)
     }
 
     /// Wait until the clients stop.
     pub async fn wait_over(&self) {
-        let mut over = self.over.subscribe();
-        // The sender lives as long as the world.
-        let _ = over.wait_for(|over| *over).await;
+        let ended = self.ended.notified();
+        if !self.is_over() {
+            ended.await;
+        }
     }
 
     /// The clients stop now, whatever is left of the budget.
     pub fn end(&self) {
-        self.over.send_replace(true);
+        self.over.store(true, Ordering::Relaxed);
+        self.ended.notify_waiters();
     }
 
     /// No more faults from now on.
