@@ -60,7 +60,9 @@ async fn a_late_request_arrives_after_its_caller_gave_up() {
     let mut late = 0;
     for seed in 0..20 {
         let world = world(Fate::Late);
-        (0..seed).for_each(|_| drop(world.rng.draw()));
+        for _ in 0..seed {
+            world.rng.draw();
+        }
         let (store, life) = store(&world);
         let answer = store.put_if("jobs.thing", Bytes::from_static(b"x"), &Expect::Absent).await;
         assert!(matches!(answer, Put::Unknown { sent: true, .. }), "{answer:?}");
