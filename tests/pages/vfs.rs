@@ -120,6 +120,19 @@ fn a_full_file_refuses_and_stays_sound() {
 }
 
 #[test]
+fn the_size_limit_is_not_only_a_pragma() {
+    let file = PageFile::new(Pages::new());
+    let connection = file.connect(20).expect("a new file opens");
+    connection.execute_batch("CREATE TABLE t(k INTEGER PRIMARY KEY, v)").expect("room enough");
+    file.with(Pages::take_changes);
+    pragma(&connection, "max_page_count=1000");
+    let refused = connection.execute("INSERT INTO t VALUES(1, zeroblob(200000))", []).expect_err("no room");
+    assert_eq!(refused.sqlite_error_code(), Some(rusqlite::ErrorCode::DiskFull));
+    assert!(file.with(Pages::take_changes).is_empty(), "SQLite took back what it had written");
+    assert_eq!(pragma(&connection, "integrity_check"), "Text(\"ok\")");
+}
+
+#[test]
 fn what_is_no_database_is_corrupt() {
     let noise = PageFile::new(Pages::from_image(&[0x5A; 2 * PAGE]).expect("whole pages"));
     assert_eq!(noise.connect(MAX_PAGES).expect_err("noise").code(), Code::Corrupt);

@@ -59,3 +59,8 @@ pub use metrics::Metrics;
 pub use op::{Enqueued, Held, Op, Outcome, Queues};
 pub use query::{Answer, Cursor, Detail, Filter, Page, Query, QueueInfo, Stats};
 pub use queue::Queue;
+
+// The README's example compiles, or the tests fail.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

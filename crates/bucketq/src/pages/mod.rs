@@ -7,13 +7,14 @@
 
 mod checksum;
 mod delta;
+mod file;
 mod store;
 mod vfs;
 
 pub use checksum::Checksum;
 pub use delta::Delta;
+pub use file::PageFile;
 pub use store::{Changes, Image, Pages};
-pub use vfs::PageFile;
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;

@@ -1,7 +1,7 @@
 //! A [`Pages`] as the file under an SQLite connection: the only unsafe code of the crate.
 //!
-//! Called by SQLite through the VFS `bucketq`, registered once per process and never as the default, and by the
-//! writer through [`PageFile`]. It decides nothing: every callback checks its arguments and hands on to [`Pages`].
+//! Called by SQLite through the VFS `bucketq`, registered once per process and never as the default, and by
+//! `file.rs`. It decides nothing: every callback checks its arguments and hands on to [`Pages`].
 //!
 //! What the unsafe code rests on:
 //! 1. SQLite calls an io method only between a successful `open` and its one `close` on that file, and hands in the
@@ -19,29 +19,17 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use rusqlite::{Connection, OpenFlags, ffi};
+use rusqlite::{Connection, ffi};
 
 use super::{PAGE, Pages};
 use crate::error::{Code, Error, Result};
 
-const NAME: &CStr = c"bucketq";
+/// What SQLite calls the VFS.
+pub(super) const NAME: &CStr = c"bucketq";
 
-/// Room for one answer or one statement: a payload at its ceiling with its surroundings.
-const MAX_VALUE: c_int = 32 * 1024 * 1024;
-
-/// Pages SQLite may keep for itself, 1 MiB: enough for the inner nodes and the hot end of each tree. The others are
-/// copied from the store when needed, so that memory does not hold every page twice.
-const CACHE_PAGES: i32 = 256;
-
-/// Statements kept prepared.
-const STATEMENTS: usize = 128;
-
-/// A [`Pages`] that one SQLite connection can be opened on. Clones are the same file.
-#[derive(Clone, Debug)]
-pub struct PageFile(Arc<Shared>);
-
+/// What a page file and its connection share.
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
     name: String,
     pages: Mutex<Pages>,
     max_bytes: AtomicU64,
@@ -57,129 +45,70 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
-        lock(&FILES).remove(&self.name);
-    }
-}
-
-impl PageFile {
-    /// These pages under a name of their own, as long as this value, a clone or a connection lives.
-    pub fn new(pages: Pages) -> Self {
+impl Shared {
+    /// These pages under a name of their own, which SQLite can open as long as this lives.
+    pub(super) fn register(pages: Pages) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let name = format!("pages-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Self {
             name: name.clone(),
             pages: Mutex::new(pages),
             max_bytes: AtomicU64::new(0),
             connected: AtomicBool::new(false),
         });
         lock(&FILES).insert(name, Arc::downgrade(&shared));
-        Self(shared)
+        shared
     }
 
-    /// Open the one connection; Internal while another is open. Nothing is written, except that a file of no pages gets
-    /// the first two, so that later it can shrink. The file grows to at most `max_pages` (or what it has already).
-    pub fn connect(&self, max_pages: u32) -> Result<Connection> {
-        register()?;
-        let empty = self.with(|pages| pages.page_count() == 0);
-        self.0.max_bytes.store(u64::from(max_pages) * PAGE as u64, Ordering::Relaxed);
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection =
-            Connection::open_with_flags_and_vfs(&self.0.name, flags, NAME).map_err(|e| told("open", e))?;
-        configure(&connection, max_pages, empty).map_err(|e| told("configure", e))?;
-        let page_size: i64 = connection
-            .query_row("PRAGMA page_size", [], |row| row.get(0))
-            .map_err(|e| told("read the page size", e))?;
-        if page_size != PAGE as i64 {
-            return Err(Error::new(
-                Code::Corrupt,
-                format!("the database has pages of {page_size} bytes, not {PAGE}"),
-            ));
-        }
-        Ok(connection)
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
-    /// Look at the pages or change them. The connection must not be used inside: it waits for the same lock.
-    pub fn with<R>(&self, f: impl FnOnce(&mut Pages) -> R) -> R {
-        f(&mut lock(&self.0.pages))
+    pub(super) fn lock(&self) -> MutexGuard<'_, Pages> {
+        lock(&self.pages)
     }
 
-    /// Make the connection forget what it has cached. Needed after every undo and every foreign delta, before the next
-    /// statement: SQLite's own change counter may be back where it was while the pages differ. With a
-    /// transaction or a statement still open it is Internal and nothing is forgotten.
-    pub fn reset_cache(&self, connection: &Connection) -> Result<()> {
-        // SAFETY: the handle is open as long as the connection is borrowed.
-        let state = unsafe { ffi::sqlite3_txn_state(connection.handle(), c"main".as_ptr()) };
-        if state != ffi::SQLITE_TXN_NONE || !connection.is_autocommit() {
-            // SQLite would answer "ok" here and do nothing.
-            return Err(Error::new(Code::Internal, "reset of the page cache inside a transaction"));
-        }
-        // SAFETY: as above; this op takes no argument.
-        let rc = unsafe {
-            let op = ffi::SQLITE_FCNTL_RESET_CACHE;
-            ffi::sqlite3_file_control(connection.handle(), c"main".as_ptr(), op, ptr::null_mut())
-        };
-        if rc != ffi::SQLITE_OK {
-            return Err(Error::new(Code::Internal, format!("reset of the page cache failed with {rc}")));
-        }
-        if self.with(Pages::take_schema_moved) {
-            // The cookie may have gone back and come forward again to the number this connection knows.
-            connection
-                .execute_batch("PRAGMA writable_schema=RESET")
-                .map_err(|e| told("reset the schema", e))?;
-        }
-        Ok(())
+    /// SQLite may let the file grow to this size, or keep the one it has.
+    pub(super) fn set_max_pages(&self, pages: u32) {
+        self.max_bytes.store(u64::from(pages) * PAGE as u64, Ordering::Relaxed);
     }
 }
 
-fn configure(connection: &Connection, max_pages: u32, empty: bool) -> rusqlite::Result<()> {
-    use rusqlite::config::DbConfig;
-
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false)?;
-    for (limit, value) in [
-        (ffi::SQLITE_LIMIT_LENGTH, MAX_VALUE),
-        (ffi::SQLITE_LIMIT_SQL_LENGTH, 64 * 1024),
-        (ffi::SQLITE_LIMIT_COLUMN, 100),
-        (ffi::SQLITE_LIMIT_EXPR_DEPTH, 100),
-        (ffi::SQLITE_LIMIT_COMPOUND_SELECT, 20),
-        (ffi::SQLITE_LIMIT_VDBE_OP, 100_000),
-        (ffi::SQLITE_LIMIT_FUNCTION_ARG, 16),
-        (ffi::SQLITE_LIMIT_ATTACHED, 0),
-        (ffi::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 1_000),
-        (ffi::SQLITE_LIMIT_VARIABLE_NUMBER, 1_000),
-        (ffi::SQLITE_LIMIT_TRIGGER_DEPTH, 1),
-        (ffi::SQLITE_LIMIT_WORKER_THREADS, 0),
-    ] {
-        // SAFETY: the handle is open as long as the connection is borrowed.
-        unsafe { ffi::sqlite3_limit(connection.handle(), limit, value) };
+impl Drop for Shared {
+    fn drop(&mut self) {
+        lock(&FILES).remove(&self.name);
     }
-    connection.execute_batch(&format!(
-        "PRAGMA journal_mode=MEMORY; PRAGMA cache_spill=OFF; PRAGMA temp_store=MEMORY; PRAGMA synchronous=OFF;
-         PRAGMA foreign_keys=OFF; PRAGMA cell_size_check=ON; PRAGMA cache_size={CACHE_PAGES};
-         PRAGMA max_page_count={max_pages}"
-    ))?;
-    if empty {
-        // After the journal mode, for this writes: no journal file can be opened here.
-        connection.execute_batch("PRAGMA page_size=4096; PRAGMA auto_vacuum=INCREMENTAL")?;
-    }
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    Ok(())
 }
 
-fn told(what: &str, error: rusqlite::Error) -> Error {
-    let code = match error.sqlite_error_code() {
-        Some(ffi::ErrorCode::DatabaseCorrupt | ffi::ErrorCode::NotADatabase) => Code::Corrupt,
-        _ => Code::Internal,
+/// Whether no transaction and no statement is open.
+pub(super) fn idle(connection: &Connection) -> bool {
+    // SAFETY: the handle is open as long as the connection is borrowed.
+    let state = unsafe { ffi::sqlite3_txn_state(connection.handle(), c"main".as_ptr()) };
+    state == ffi::SQLITE_TXN_NONE && connection.is_autocommit()
+}
+
+/// Drop every page SQLite has cached; without effect unless [`idle`].
+pub(super) fn reset_page_cache(connection: &Connection) -> Result<()> {
+    // SAFETY: the handle is open as long as the connection is borrowed; this op takes no argument.
+    let rc = unsafe {
+        let op = ffi::SQLITE_FCNTL_RESET_CACHE;
+        ffi::sqlite3_file_control(connection.handle(), c"main".as_ptr(), op, ptr::null_mut())
     };
-    Error::new(code, format!("cannot {what} the database in memory: {error}")).because(error)
+    if rc == ffi::SQLITE_OK {
+        Ok(())
+    } else {
+        Err(Error::new(Code::Internal, format!("reset of the page cache failed with {rc}")))
+    }
+}
+
+/// Set one of SQLite's limits.
+pub(super) fn limit(connection: &Connection, limit: c_int, value: c_int) {
+    // SAFETY: the handle is open as long as the connection is borrowed.
+    unsafe { ffi::sqlite3_limit(connection.handle(), limit, value) };
 }
 
 /// Make the VFS known to SQLite, once.
-fn register() -> Result<()> {
+pub(super) fn register() -> Result<()> {
     static DONE: OnceLock<c_int> = OnceLock::new();
     let rc = *DONE.get_or_init(|| {
         let vfs = Box::leak(Box::new(ffi::sqlite3_vfs {
