@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use bucketq::{Options, QueueFile, Result, Taken};
+use bucketq::{QueueFile, Result, Taken};
 use bucketq_tests::clock::pass;
 use bucketq_tests::given::{self, inline};
 use bucketq_tests::puppet::{OnPut, Puppet};
@@ -27,7 +27,7 @@ pub const COURSES: [&[OnPut]; 5] = [
 
 /// A queue file in a store that takes its time.
 pub async fn given() -> Result<(Puppet, QueueFile)> {
-    let (puppet, file) = given::puppet(Options { ..inline() }).await?;
+    let (puppet, file) = given::puppet(inline()).await?;
     puppet.takes(REQUEST);
     pass(STEP).await;
     Ok((puppet, file))

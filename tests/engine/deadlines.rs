@@ -135,7 +135,7 @@ async fn a_lease_is_counted_from_before_its_claim_was_sent() -> Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn losing_every_race_is_contended_or_unknown_and_never_applied_twice() -> Result<()> {
+async fn a_writer_among_busy_rivals_gets_its_turn() -> Result<()> {
     let (puppet, file) = puppet(Options { deadline: Duration::from_secs(3), ..inline() }).await?;
     let rival = on_puppet(&puppet, inline()).await?;
     let q = file.queue("q")?;
