@@ -33,14 +33,14 @@ impl PageFile {
     }
 
     /// Open the one connection; Internal while another is open. Nothing is written, except that a file of no pages gets
-    /// the first two, so that later it can shrink. The file grows to at most `max_pages` (or what it has already).
+    /// its first, so that later it can shrink. The file grows to at most `max_pages` (or what it has already).
     pub fn connect(&self, max_pages: u32) -> Result<Connection> {
         vfs::register()?;
         let empty = self.with(|pages| pages.page_count() == 0);
-        self.0.set_max_pages(max_pages);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags_and_vfs(self.0.name(), flags, vfs::NAME)
             .map_err(|e| told("open", e))?;
+        self.0.set_max_pages(max_pages);
         configure(&connection, max_pages, empty).map_err(|e| told("configure", e))?;
         let page_size: i64 = connection
             .query_row("PRAGMA page_size", [], |row| row.get(0))
