@@ -176,7 +176,7 @@ fn run(seed: u64, steps: usize) {
 
 #[test]
 fn random_steps_agree_with_a_plain_vector() {
-    let (seeds, steps) = if cfg!(miri) { (2, 20) } else { (300, 200) };
+    let (seeds, steps) = if cfg!(miri) { (2, 12) } else { (300, 200) };
     for seed in 0..seeds {
         run(seed, steps);
     }
@@ -188,7 +188,7 @@ proptest! {
     })]
 
     #[test]
-    fn any_seed_agrees_with_a_plain_vector(seed: u64, steps in 1_usize..if cfg!(miri) { 15 } else { 80 }) {
+    fn any_seed_agrees_with_a_plain_vector(seed: u64, steps in 1_usize..if cfg!(miri) { 8 } else { 80 }) {
         run(seed, steps);
     }
 }
