@@ -150,6 +150,11 @@ impl Uploads {
         }
     }
 
+    /// Whether the tail of `head` may be moved out now: nothing is under way, and what was ready is in `head`.
+    pub fn may_start_segment(&self, head: &Head) -> bool {
+        self.segment.is_none() && self.ready.is_none_or(|(made, _)| head.segments.contains(&made))
+    }
+
     /// True while a segment is under way or waits to be referred to.
     pub fn has_segment(&self) -> bool {
         self.segment.is_some() || self.ready.is_some()
@@ -187,7 +192,6 @@ impl Uploads {
         let made = SegmentRef { from, to, rand, codec: 0, len: body.len() as u32, hash: hash(&body) };
         let store = Arc::clone(&self.store);
         let task = tokio::spawn(async move { store.put_new(&key, body.into()).await });
-        self.ready = None;
         self.segment = Some(SegmentTask { made, newest: last.commit_id, task });
     }
 

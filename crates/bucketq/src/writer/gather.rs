@@ -43,7 +43,27 @@ impl Writer {
         }
         self.keep_interval(&mut work).await;
         self.take_waiting(&mut work);
+        self.leave_half(&mut work);
         Some(work)
+    }
+
+    /// A batch too large for HEAD, but not for two of them, is two: the first half is done after one round trip and
+    /// the second after two, where together they would all wait for a segment and then for HEAD.
+    fn leave_half(&mut self, work: &mut Work) {
+        let room = self.options.max_head.saturating_sub(self.chain.head.fixed_len() + 4096) as f64;
+        let record = |payload: usize| payload as f64 * self.pace.swell;
+        let total: usize = work.slots.iter().map(payload_bytes).sum();
+        if record(total) <= room || record(total) > 2.0 * room {
+            return;
+        }
+        let mut bytes = 0;
+        let half = work.slots.iter().position(|slot| {
+            bytes += payload_bytes(slot);
+            bytes > total / 2
+        });
+        if let Some(at) = half.filter(|at| *at > 0) {
+            self.carry = work.slots.split_off(at);
+        }
     }
 
     /// Wait until the next commit is due, if there is something to commit. A read costs no put: it does not wait.
@@ -97,8 +117,8 @@ impl Writer {
         let mut bytes = 0;
         while work.slots.len() < MAX_OPS && bytes < MAX_BYTES {
             let Ok(mail) = self.rx.try_recv() else { break };
-            if let Mail::Op(Slot { work: crate::door::Work::Op(op), .. }) = &mail {
-                bytes += payload_bytes(op);
+            if let Mail::Op(slot) = &mail {
+                bytes += payload_bytes(slot);
             }
             self.put(work, mail);
         }
@@ -153,12 +173,18 @@ impl Writer {
     }
 }
 
-/// Bytes of payload an op brings.
-fn payload_bytes(op: &Op) -> usize {
-    match op {
-        Op::Enqueue { jobs, .. } => jobs.iter().map(|j| j.payload.bytes.len()).sum(),
-        Op::Ack { result: Some(result), .. } => result.bytes.len(),
-        Op::Atomic(ops) => ops.iter().map(payload_bytes).sum(),
-        _ => 0,
+/// Bytes of payload that a slot brings.
+pub(super) fn payload_bytes(slot: &Slot) -> usize {
+    fn of(op: &Op) -> usize {
+        match op {
+            Op::Enqueue { jobs, .. } => jobs.iter().map(|j| j.payload.bytes.len()).sum(),
+            Op::Ack { result: Some(result), .. } => result.bytes.len(),
+            Op::Atomic(ops) => ops.iter().map(of).sum(),
+            _ => 0,
+        }
+    }
+    match &slot.work {
+        crate::door::Work::Op(op) => of(op),
+        crate::door::Work::Fence => 0,
     }
 }

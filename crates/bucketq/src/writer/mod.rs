@@ -76,6 +76,24 @@ struct Pace {
     foreign: Option<Instant>,
     /// Moving average of a record's size.
     record: usize,
+    /// The largest record of late.
+    largest: usize,
+    /// Bytes of record for each byte of payload, where there was enough of it to tell.
+    swell: f64,
+}
+
+/// Payload below which a record's size says nothing of how payloads compress.
+const TELLING: usize = 16 * 1024;
+
+impl Pace {
+    /// Learn from a record of this size that carries this much payload.
+    fn built(&mut self, record: usize, payload: usize) {
+        self.record = (self.record * 7 + record) / 8;
+        self.largest = record.max(self.largest / 16 * 15);
+        if payload >= TELLING {
+            self.swell = self.swell.mul_add(0.75, 0.25 * record as f64 / payload as f64);
+        }
+    }
 }
 
 pub(crate) struct Writer {

@@ -112,6 +112,8 @@ impl Writer {
                 looked_ms: 0,
                 foreign: None,
                 record,
+                largest: record,
+                swell: 1.0,
             },
             halted: None,
             seen: None,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::gather::payload_bytes;
 use super::turn::told_failed;
 use super::{Outcomes, Writer, back_off};
 use crate::broken::{self, Broken};
@@ -48,7 +49,8 @@ impl Writer {
         changes: Changes,
         commit_ms: i64,
     ) -> Pushed {
-        let (head, record) = match self.build(outcomes, &changes, commit_ms).await {
+        let payload = batch.iter().map(payload_bytes).sum();
+        let (head, record) = match self.build(outcomes, &changes, commit_ms, payload).await {
             Ok(built) => built,
             Err(error) => {
                 if let Some(commit_id) = self.drawn.back().copied() {
@@ -72,6 +74,7 @@ impl Writer {
         outcomes: &Outcomes,
         changes: &Changes,
         commit_ms: i64,
+        payload: usize,
     ) -> Result<(Head, Record)> {
         if let Err(error) = self.uploads.poll(false).await {
             tracing::warn!(%error, "a segment could not be written; it is tried again");
@@ -82,7 +85,7 @@ impl Writer {
         let after = self.chain.pages.with(|p| (p.page_count(), p.checksum()));
         let ops = outcomes.iter().filter(|o| o.is_ok()).count() as u32;
         let record = commit::record(&self.chain.head, &attempt, changes, after, ops, &mut self.zstd)?;
-        self.pace.record = (self.pace.record * 7 + record.encoded_len()) / 8;
+        self.pace.built(record.encoded_len(), payload);
 
         let mut head = self.next_head(&attempt, &record);
         if broken::is(&self.options, Broken::BaseFromUnsettled) {
@@ -90,7 +93,7 @@ impl Writer {
         }
         if self.too_large(&head) {
             self.move_out(&attempt, &record, &mut head).await?;
-        } else if !self.uploads.has_segment() && tail_len(&head) >= self.tail_aim() / 2 {
+        } else if self.uploads.may_start_segment(&head) && self.should_move_out(&head) {
             self.uploads.start_segment(&head);
         }
         Ok((head, record))
@@ -109,6 +112,13 @@ impl Writer {
     fn too_large(&self, head: &Head) -> bool {
         head.fixed_len() + tail_len(head) > self.options.max_head
             || head.segments.len() > crate::head::MAX_SEGMENTS
+    }
+
+    /// Whether the tail should be on its way out while this commit is: it has its size, or the next commit, if it is
+    /// as large as they come, would not fit beside it.
+    fn should_move_out(&self, head: &Head) -> bool {
+        let tail = tail_len(head);
+        tail >= self.tail_aim() / 2 || head.fixed_len() + tail + self.pace.largest > self.options.max_head
     }
 
     /// The tail HEAD should have: some commits' worth, so that a segment is under way most of the time and not always.
