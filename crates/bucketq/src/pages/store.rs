@@ -19,7 +19,6 @@ const SCHEMA_COOKIE: std::ops::Range<usize> = 40..44;
 /// The last take is the state as of the last [`take_changes`](Self::take_changes), [`undo`](Self::undo),
 /// [`apply`](Self::apply) or construction; changes since then are open.
 #[derive(Debug)]
-#[expect(clippy::struct_field_names, reason = "the pages are what it holds")]
 pub struct Pages {
     now: Vec<Arc<Page>>,
     /// Pre-images of what was written or cut off since the last take, by index. Pages added since have none.
