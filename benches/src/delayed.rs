@@ -43,7 +43,7 @@ pub struct Requests {
     pub gets: u64,
     /// LISTs.
     pub lists: u64,
-    /// DELETEs.
+    /// Deletes.
     pub deletes: u64,
 }
 

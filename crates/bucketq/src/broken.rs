@@ -1,5 +1,5 @@
 //! Rules broken on purpose, so that the simulation can show that it notices. Only with the feature `broken`,
-//! which nothing but the simulation enables: without it [`is`] is constantly false and every point vanishes.
+//! which nothing but the simulation enables: without it `is` is constantly false and every point vanishes.
 
 /// One broken rule of the commit protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,7 +4,7 @@
 //! run: the state is a handful of objects in a bucket, a directory or memory.
 //!
 //! # The walk of a change
-//! [`Queue::enqueue`] makes an [`Op`](op::Op) and sends it through the *door* (`door`). The *writer* (`writer`), one
+//! [`Queue::enqueue`] makes an [`Op`] and sends it through the *door* (`door`). The *writer* (`writer`), one
 //! per process and queue file, gathers what waits, runs it in one SQLite transaction (`db`) on pages in memory
 //! (`pages`), takes the changed pages as a delta (`record`), builds the next HEAD (`commit`, `head`) and puts it under
 //! compare-and-swap (`store`). When the store says so, callers get their answers. When it says anything else, the
@@ -12,7 +12,7 @@
 //! others wrote (`catchup`). Older deltas move out of HEAD into segments, and full images into bases (`upload`).
 //!
 //! # Where things are
-//! Nouns: [`job`], [`lease`], [`op`], [`query`], [`error`], [`env`], [`config`]. State: `pages`, `db`. Bytes:
+//! Nouns: [`job`], [`lease`], [`op`], [`query`], [`error`], [`mod@env`], [`config`]. State: `pages`, `db`. Bytes:
 //! [`store`]. What lies in the bucket: `head`, `record`, `segment`, `base`, `wire`, `keys`. Joining both: `commit`,
 //! `settle`, `catchup`, `upload`, `time`, `writer`. Doors: `door`, `registry`, `file`, `queue`.
 //!
