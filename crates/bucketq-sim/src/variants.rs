@@ -1,7 +1,7 @@
 //! Broken on purpose: each rule of the commit protocol, left out, must be caught by the checks.
 //!
 //! Called by the run (a variant bends plan, store, entropy or worker) and by the binary and tests/sim (which go
-//! through [`Variant::ALL`]). What can be broken from outside is broken in the store, the entropy or the worker; the
+//! through [`Variant::all`]). What can be broken from outside is broken in the store, the entropy or the worker; the
 //! rest needs `bucketq::broken`, which exists only under the feature `broken` and is in nothing that ships.
 
 use crate::bucket::Lie;
