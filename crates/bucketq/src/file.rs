@@ -1,7 +1,5 @@
 //! [`QueueFile`]: the handle on one queue file. Every method is an op or a query through the door.
 
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -9,39 +7,19 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::broken::{self, Broken};
+use crate::claim::ClaimRequest;
 use crate::config::Options;
 use crate::db::{self, Limits};
 use crate::door::{Done, Door, Wait, Work};
 use crate::env::Env;
 use crate::error::{Code, Error, Result};
-use crate::job::{Claimed, Job, JobId, New, Payload, State};
-use crate::lease::{Lease, Token};
+use crate::job::{JobId, New, Payload, State};
 use crate::metrics::Metrics;
-use crate::op::{Claim, Held, Op, Outcome, Queues};
+use crate::op::{Held, Op, Outcome};
 use crate::query::{Answer, Cursor, Detail, Filter, Page, Query, QueueInfo, Stats};
 use crate::queue::Queue;
 use crate::registry;
 use crate::store::Store;
-
-/// A job in the caller's hands, and until when it surely is.
-#[derive(Clone, Debug)]
-pub struct Taken {
-    /// What is known of it.
-    pub job: Job,
-    /// Its bytes.
-    pub payload: Payload,
-    /// The right to work on it.
-    pub lease: Lease,
-    /// Nobody else gets the job before this moment of this process's clock (P26): stop working, or extend, before it.
-    pub deadline: Instant,
-}
-
-impl Taken {
-    /// What ack, nack, release, reject and extend want.
-    pub fn held(&self) -> Held {
-        Held { id: self.job.id, token: self.lease.token }
-    }
-}
 
 #[derive(Debug)]
 struct Inner {
@@ -103,14 +81,7 @@ impl QueueFile {
 
     /// Ask for up to `max` jobs of any queue; `.await` the request.
     pub fn claim(&self, max: u32) -> ClaimRequest {
-        ClaimRequest {
-            file: self.clone(),
-            max,
-            queues: Queues::Any,
-            lease: Duration::from_mins(1),
-            wait: Waiting::No,
-            worker: format!("pid {}", self.inner.pid),
-        }
+        ClaimRequest::new(self.clone(), max)
     }
 
     /// The job is done.
@@ -250,6 +221,11 @@ impl QueueFile {
         Ok(())
     }
 
+    /// Becomes true when this handle is being closed.
+    pub(crate) fn closing(&self) -> watch::Receiver<bool> {
+        self.inner.closing.subscribe()
+    }
+
     pub(crate) fn door(&self) -> Result<Arc<Door>> {
         if self.inner.pid != std::process::id() {
             return Err(Error::new(
@@ -260,60 +236,10 @@ impl QueueFile {
         let door = self.inner.door.read().unwrap_or_else(PoisonError::into_inner);
         door.clone().ok_or_else(|| Error::new(Code::Closed, "this handle was closed"))
     }
-
-    async fn take(&self, request: &ClaimRequest) -> Result<Vec<Taken>> {
-        let door = self.door()?;
-        let wait = match request.wait {
-            Waiting::No => Wait::No,
-            Waiting::For(time) => Wait::Until(door.env.monotonic() + time),
-            Waiting::Forever => Wait::Forever,
-        };
-        let lease_ms = millis(request.lease, "lease")?;
-        loop {
-            let claim = Claim {
-                queues: request.queues.clone(),
-                max: request.max,
-                lease_ms,
-                worker: request.worker.clone(),
-                token: Token(door.env.bytes()),
-                again: false,
-            };
-            let op = Op::Claim(claim);
-            check(&door, &op)?;
-            let done = self.call_until_closed(&door, op, wait).await?;
-            let Outcome::Claimed(jobs) = done.outcome else { return Err(unexpected(&done.outcome)) };
-            let began = if broken::is(&door.options, Broken::LeaseFromAnswer) {
-                door.env.monotonic()
-            } else {
-                done.began
-            };
-            let deadline = deadline(&door, began, request.lease);
-            if jobs.is_empty() || door.env.monotonic() < deadline {
-                return Ok(jobs.into_iter().map(|c| taken(c, deadline)).collect());
-            }
-            // The answer came after the lease: these jobs may be somebody else's by now (P26).
-            door.hand_back(jobs.iter().map(|c| Held { id: c.job.id, token: c.lease.token }).collect());
-            if matches!(wait, Wait::No) || matches!(wait, Wait::Until(end) if door.env.monotonic() >= end) {
-                return Ok(vec![]);
-            }
-        }
-    }
-
-    async fn call_until_closed(&self, door: &Arc<Door>, op: Op, wait: Wait) -> Result<Done> {
-        if matches!(wait, Wait::No) {
-            return door.call(Work::Op(op), wait).await;
-        }
-        let mut closing = self.inner.closing.subscribe();
-        tokio::select! {
-            biased;
-            done = door.call(Work::Op(op), wait) => done,
-            _ = closing.wait_for(|closing| *closing) => Err(Error::new(Code::Closed, "the handle was closed while a claim waited")),
-        }
-    }
 }
 
 /// What can be refused before anything is sent.
-fn check(door: &Door, op: &Op) -> Result<()> {
+pub(crate) fn check(door: &Door, op: &Op) -> Result<()> {
     let limits = Limits { max_payload: door.options.max_payload, max_pages: u32::MAX };
     db::check(op, &limits)?;
     let lease_ms = match op {
@@ -331,12 +257,8 @@ fn check(door: &Door, op: &Op) -> Result<()> {
     Ok(())
 }
 
-fn taken(c: Claimed, deadline: Instant) -> Taken {
-    Taken { job: c.job, payload: c.payload, lease: c.lease, deadline }
-}
-
 /// Until when a lease surely holds: counted from before its op was sent, less the clocks' possible difference (P26).
-fn deadline(door: &Door, began: Instant, lease: Duration) -> Instant {
+pub(crate) fn deadline(door: &Door, began: Instant, lease: Duration) -> Instant {
     let skew = if broken::is(&door.options, Broken::NoSkewMargin) { 0 } else { door.info.max_skew_ms };
     began + lease.saturating_sub(Duration::from_millis(u64::from(skew)))
 }
@@ -345,66 +267,6 @@ pub(crate) fn millis(time: Duration, what: &str) -> Result<i64> {
     i64::try_from(time.as_millis()).map_err(|_| Error::invalid(format!("the {what} is too long")))
 }
 
-fn unexpected(outcome: &Outcome) -> Error {
+pub(crate) fn unexpected(outcome: &Outcome) -> Error {
     Error::new(Code::Internal, format!("another outcome than asked for: {outcome:?}"))
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Waiting {
-    No,
-    For(Duration),
-    Forever,
-}
-
-/// A claim being put together; `.await` sends it. Dropped while waiting, it hands back what it got.
-#[derive(Clone, Debug)]
-#[must_use = "a claim does nothing until it is awaited"]
-pub struct ClaimRequest {
-    file: QueueFile,
-    max: u32,
-    queues: Queues,
-    lease: Duration,
-    wait: Waiting,
-    worker: String,
-}
-
-impl ClaimRequest {
-    /// Only from these queues.
-    pub fn queues(mut self, queues: Queues) -> Self {
-        self.queues = queues;
-        self
-    }
-
-    /// Hold the jobs this long; one minute unless told otherwise.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
-        self
-    }
-
-    /// Wait this long for the first job; not at all unless told otherwise.
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Waiting::For(wait);
-        self
-    }
-
-    /// Wait until there is a job.
-    pub fn wait_forever(mut self) -> Self {
-        self.wait = Waiting::Forever;
-        self
-    }
-
-    /// Who asks, for people to see.
-    pub fn worker(mut self, name: impl Into<String>) -> Self {
-        self.worker = name.into();
-        self
-    }
-}
-
-impl IntoFuture for ClaimRequest {
-    type Output = Result<Vec<Taken>>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.file.clone().take(&self).await })
-    }
 }

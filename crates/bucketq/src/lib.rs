@@ -14,13 +14,14 @@
 //! # Where things are
 //! Nouns: [`job`], [`lease`], [`op`], [`query`], [`error`], [`mod@env`], [`config`]. State: `pages`, `db`. Bytes:
 //! [`store`]. What lies in the bucket: `head`, `record`, `segment`, `base`, `wire`, `keys`. Joining both: `commit`,
-//! `settle`, `catchup`, `upload`, `time`, `writer`. Doors: `door`, `registry`, `file`, `queue`.
+//! `settle`, `catchup`, `upload`, `time`, `writer`. Doors: `door`, `registry`, `file`, `claim`, `queue`.
 //!
 //! docs/architecture.md is the same map with its borders; docs/format.md has every byte.
 
 pub mod base;
 pub mod broken;
 mod catchup;
+mod claim;
 mod commit;
 pub mod config;
 #[doc(hidden)]
@@ -48,11 +49,12 @@ mod upload;
 pub mod wire;
 mod writer;
 
+pub use claim::{ClaimRequest, Taken};
 pub use config::{Host, Options, S3Options};
 pub use door::Done;
 pub use env::Env;
 pub use error::{Code, Error, Kind, Result};
-pub use file::{ClaimRequest, QueueFile, Taken};
+pub use file::QueueFile;
 pub use job::{Backoff, Dedup, DedupScope, Job, JobId, New, Payload, State, When};
 pub use lease::{Lease, Token};
 pub use metrics::Metrics;

@@ -1,7 +1,8 @@
 //! [`Queue`]: the handle on one named line of jobs in a queue file.
 
+use crate::claim::ClaimRequest;
 use crate::error::{Code, Error, Result};
-use crate::file::{ClaimRequest, QueueFile};
+use crate::file::QueueFile;
 use crate::job::{New, Payload, State};
 use crate::op::{Enqueued, Op, Outcome, Queues};
 use crate::query::{Cursor, Filter, Page};
