@@ -1,6 +1,6 @@
 //! The tables of docs/format.md against the code: each field is set alone, and the bytes that move are its row.
 
-use bucketq::head::{BaseRef, HEADER, Head, Retired, SegmentRef, WriterEntry};
+use bucketq::head::{HEADER, Head, Retired, SegmentRef, WriterEntry};
 use bucketq::pages::Delta;
 use bucketq::record::Record;
 use bucketq::{keys, segment};
@@ -93,32 +93,7 @@ fn assert_same(heading: &str, size: usize, zeros: &[u8], sets: &[Set], fixed: &[
 }
 
 fn zeros() -> Head {
-    Head {
-        format: 0,
-        min_reader: 0,
-        min_writer: 0,
-        reader_features: 0,
-        writer_features: 0,
-        file_id: [0; 16],
-        lineage_id: [0; 16],
-        commit_seq: 0,
-        commit_id: [0; 16],
-        prev_commit_id: [0; 16],
-        commit_ms: 0,
-        page_count: 0,
-        max_skew_ms: 0,
-        checksum: [0; 16],
-        gc_floor: 0,
-        floor_candidate: 0,
-        floor_candidate_ms: 0,
-        forgotten_seq: 0,
-        base: BaseRef::default(),
-        segments: vec![],
-        writers: vec![],
-        retired: vec![],
-        tail: vec![],
-        extra: Bytes::new(),
-    }
+    Head { format: 0, min_reader: 0, min_writer: 0, ..Head::nothing([0; 16], [0; 16], 0, 0) }
 }
 
 const SEGMENT: SegmentRef = SegmentRef { from: 0, to: 0, rand: [0; 8], codec: 0, len: 0, hash: [0; 16] };

@@ -125,15 +125,7 @@ pub fn next(known: &Head, a: &Attempt, record: &Record, fresh: Fresh, options: &
 }
 
 fn adopt_segment(head: &mut Head, fresh: SegmentRef, at: u64) {
-    let dropped = head.segments.iter().filter(|s| s.from >= fresh.from && s.to <= fresh.to);
-    head.retired.extend(dropped.map(|s| Retired {
-        kind: SEGMENT,
-        from: s.from,
-        seq: s.to,
-        rand: s.rand,
-        at,
-    }));
-    head.segments.retain(|s| s.to < fresh.from || s.from > fresh.to);
+    retire_segments(head, at, |s| s.to >= fresh.from && s.from <= fresh.to);
     head.tail.retain(|r| r.seq > fresh.to);
     head.segments.push(fresh);
     head.segments.sort_by_key(|s| s.from);
@@ -143,7 +135,13 @@ fn adopt_base(head: &mut Head, fresh: BaseRef, at: u64) {
     if head.base.len > 0 {
         head.retired.push(Retired { kind: BASE, from: 0, seq: head.base.seq, rand: head.base.rand, at });
     }
-    let dropped = head.segments.iter().filter(|s| s.to <= fresh.seq);
+    retire_segments(head, at, |s| s.to <= fresh.seq);
+    head.base = fresh;
+}
+
+/// Refer no longer to these segments (P15).
+fn retire_segments(head: &mut Head, at: u64, gone: impl Fn(&SegmentRef) -> bool) {
+    let dropped = head.segments.extract_if(.., |s| gone(s));
     head.retired.extend(dropped.map(|s| Retired {
         kind: SEGMENT,
         from: s.from,
@@ -151,8 +149,6 @@ fn adopt_base(head: &mut Head, fresh: BaseRef, at: u64) {
         rand: s.rand,
         at,
     }));
-    head.segments.retain(|s| s.to > fresh.seq);
-    head.base = fresh;
 }
 
 /// Put this attempt into the map of writers; the oldest others go when it is full (P4).

@@ -139,6 +139,36 @@ pub struct Head {
 }
 
 impl Head {
+    /// What commit 1 is built on: an empty database that nobody has written to.
+    pub fn nothing(file_id: [u8; 16], lineage_id: [u8; 16], now_ms: i64, max_skew_ms: u32) -> Self {
+        Self {
+            format: FORMAT,
+            min_reader: 1,
+            min_writer: 1,
+            reader_features: 0,
+            writer_features: 0,
+            file_id,
+            lineage_id,
+            commit_seq: 0,
+            commit_id: [0; 16],
+            prev_commit_id: [0; 16],
+            commit_ms: now_ms,
+            page_count: 0,
+            max_skew_ms,
+            checksum: [0; 16],
+            gc_floor: 0,
+            floor_candidate: 0,
+            floor_candidate_ms: now_ms,
+            forgotten_seq: 0,
+            base: BaseRef::default(),
+            segments: vec![],
+            writers: vec![],
+            retired: vec![],
+            tail: vec![],
+            extra: Bytes::new(),
+        }
+    }
+
     /// The bytes of this HEAD.
     pub fn encode(&self) -> Vec<u8> {
         let mut w =

@@ -2,13 +2,14 @@
 //!
 //! One writer per process and queue file; nothing else touches its pages. `gather` decides when a batch is complete,
 //! `turn` runs it and answers, `push` sends one attempt and settles it, `look` reads HEAD and follows it, `open` brings
-//! a writer to life. Nothing of an unsettled commit leaves this module (P11), and nothing executes during a put.
+//! a writer to life; `wrong` breaks rules for the simulation. Nothing of an unsettled commit leaves this module (P11), and nothing executes during a put.
 
 mod gather;
 mod look;
 mod open;
 mod push;
 mod turn;
+mod wrong;
 
 pub(crate) use open::Opening;
 
@@ -122,8 +123,6 @@ pub(crate) struct Writer {
     halted: Option<Error>,
     /// What the last look saw, to be followed once the local changes are undone.
     seen: Option<look::Seen>,
-    /// Questions answered too early, when that rule is broken on purpose; empty in what ships.
-    dirty: Vec<Question>,
 }
 
 impl Writer {

@@ -15,7 +15,7 @@ use crate::db::{Db, Limits};
 use crate::door::{Mail, Shared};
 use crate::env::Env;
 use crate::error::{Code, Error, Kind, Result};
-use crate::head::{BaseRef, FORMAT, Head};
+use crate::head::Head;
 use crate::keys;
 use crate::metrics::{Counted, Counters};
 use crate::pages::{PAGE, PageFile, Pages};
@@ -117,7 +117,6 @@ impl Writer {
             },
             halted: None,
             seen: None,
-            dirty: vec![],
             chain: Chain { head: found.head, version: found.version, fresh: found.asked, pages, db },
             options,
             env,
@@ -265,32 +264,8 @@ impl Opener {
         let pages = PageFile::new(Pages::new());
         drop(Db::create(pages.connect(self.source.max_pages)?, now)?);
         let (changes, after) = pages.with(|p| (p.take_changes(), (p.page_count(), p.checksum())));
-        let nothing = Head {
-            format: FORMAT,
-            min_reader: 1,
-            min_writer: 1,
-            reader_features: 0,
-            writer_features: 0,
-            file_id: self.env.bytes(),
-            lineage_id: self.env.bytes(),
-            commit_seq: 0,
-            commit_id: [0; 16],
-            prev_commit_id: [0; 16],
-            commit_ms: now,
-            page_count: 0,
-            max_skew_ms: u32::try_from(max_skew.as_millis()).unwrap_or(u32::MAX),
-            checksum: [0; 16],
-            gc_floor: 0,
-            floor_candidate: 0,
-            floor_candidate_ms: now,
-            forgotten_seq: 0,
-            base: BaseRef::default(),
-            segments: vec![],
-            writers: vec![],
-            retired: vec![],
-            tail: vec![],
-            extra: Bytes::new(),
-        };
+        let skew_ms = u32::try_from(max_skew.as_millis()).unwrap_or(u32::MAX);
+        let nothing = Head::nothing(self.env.bytes(), self.env.bytes(), now, skew_ms);
         let attempt =
             Attempt { writer: self.env.bytes(), number: 1, commit_id: self.env.bytes(), commit_ms: now };
         let mut zstd = zstd::bulk::Compressor::new(1)

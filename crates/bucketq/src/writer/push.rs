@@ -7,9 +7,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::gather::payload_bytes;
-use super::turn::told_failed;
+use super::wrong::told_failed;
 use super::{Outcomes, Writer, back_off};
-use crate::broken::{self, Broken};
 use crate::commit::{self, Attempt, Fresh};
 use crate::door::Slot;
 use crate::error::{Code, Error, Result};
@@ -60,10 +59,11 @@ impl Writer {
                 return Pushed::NotApplied(error);
             }
         };
-        let pushed = self.send(batch, &head, &record, changes).await;
+        let commit_id = record.commit_id;
+        let pushed = self.send(batch, head, record, changes).await;
         if !matches!(pushed, Pushed::Stored) {
             // A resend of this body can never come: what was uploaded for it is garbage (P5, P12).
-            self.uploads.lost(&record.commit_id);
+            self.uploads.lost(&commit_id);
         }
         pushed
     }
@@ -88,9 +88,7 @@ impl Writer {
         self.pace.built(record.encoded_len(), payload);
 
         let mut head = self.next_head(&attempt, &record);
-        if broken::is(&self.options, Broken::BaseFromUnsettled) {
-            self.uploads.start_base(self.chain.pages.with(|p| p.image()), head.commit_seq, head.file_id);
-        }
+        self.start_base_too_early(&head);
         if self.too_large(&head) {
             self.move_out(&attempt, &record, &mut head).await?;
         } else if self.uploads.may_start_segment(&head) && self.should_move_out(&head) {
@@ -131,12 +129,10 @@ impl Writer {
     async fn move_out(&mut self, attempt: &Attempt, record: &Record, head: &mut Head) -> Result<()> {
         let began = self.env.monotonic();
         for tries in 0.. {
-            let moved = if self.uploads.has_segment() {
-                self.uploads.poll(true).await
-            } else {
+            if !self.uploads.has_segment() {
                 self.uploads.start_segment(head);
-                self.uploads.poll(true).await
-            };
+            }
+            let moved = self.uploads.poll(true).await;
             if head.segments.len() >= crate::head::MAX_SEGMENTS {
                 self.uploads.wait_for_base().await;
             }
@@ -163,9 +159,7 @@ impl Writer {
         Ok(())
     }
 
-    async fn send(&mut self, batch: &[Slot], head: &Head, record: &Record, changes: Changes) -> Pushed {
-        let mut head = head.clone();
-        let mut record = record.clone();
+    async fn send(&mut self, batch: &[Slot], mut head: Head, mut record: Record, changes: Changes) -> Pushed {
         let mut body = Bytes::from(head.encode());
         let key = keys::head(&self.source.name);
         let mut ever_sent = false;
@@ -238,8 +232,7 @@ impl Writer {
                 }
                 Ok(Verdict::Unchanged) => {
                     Counters::add(&self.shared.counters.resends, 1);
-                    if broken::is(&self.options, Broken::NewIdOnResend) {
-                        self.redraw(&mut head, &mut record);
+                    if self.redraw(&mut head, &mut record) {
                         body = Bytes::from(head.encode());
                     }
                     self.pause(None, tries).await;
@@ -309,25 +302,6 @@ impl Writer {
             let image = self.chain.pages.with(|p| p.image());
             self.uploads.start_base(image, self.chain.head.commit_seq, self.chain.head.file_id);
         }
-    }
-
-    fn redraw(&mut self, head: &mut Head, record: &mut Record) {
-        self.attempt += 1;
-        record.commit_id = self.draw_commit_id();
-        head.commit_id = record.commit_id;
-        if let Some(last) = head.tail.last_mut() {
-            last.commit_id = record.commit_id;
-        }
-        if let Some(mine) = head.writers.iter_mut().find(|e| e.id == self.id) {
-            mine.attempt = self.attempt;
-            mine.commit_id = record.commit_id;
-        }
-    }
-
-    async fn pretend_failed(&mut self, changes: Changes) -> Pushed {
-        self.undo(changes);
-        let _ = self.refresh().await;
-        Pushed::NotApplied(Error::new(Code::Unreachable, "told as failed"))
     }
 }
 

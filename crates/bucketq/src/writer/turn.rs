@@ -5,9 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::push::Pushed;
-use super::{Outcomes, Work, Writer};
-use crate::broken::{self, Broken};
-use crate::db::{Db, Moment};
+use super::{Outcomes, Work, Writer, wrong};
+use crate::db::Moment;
 use crate::door::{self, Done, Question, Slot, Wait};
 use crate::error::{Code, Error, Kind, Result};
 use crate::metrics::Counters;
@@ -32,13 +31,9 @@ impl Writer {
         } else {
             let moved = poll && self.poll().await;
             let batch = self.batch(slots, poll || moved);
-            if broken::is(&self.options, Broken::DirtyRead) {
-                self.dirty = std::mem::take(&mut questions);
-            }
             if !batch.is_empty() {
-                self.commit(batch).await;
+                self.commit(batch, &mut questions).await;
             }
-            questions.append(&mut self.dirty);
             if !questions.is_empty() {
                 self.answer(questions).await;
             }
@@ -81,8 +76,8 @@ impl Writer {
         batch
     }
 
-    /// Run the batch until it is stored, surely not applied, or unknowable.
-    async fn commit(&mut self, mut batch: Vec<Slot>) {
+    /// Run the batch until it is stored, surely not applied, or unknowable. The questions of the turn wait.
+    async fn commit(&mut self, mut batch: Vec<Slot>, waiting: &mut Vec<Question>) {
         let mut losses = 0;
         loop {
             batch.retain(|slot| !slot.is_gone());
@@ -100,7 +95,7 @@ impl Writer {
             if executed.changes.is_empty() && !fence {
                 // Nothing to store; but "empty" or "no such job" may be said only of the newest state.
                 let asked = batch.iter().map(|slot| slot.arrived).max();
-                if asked.is_some_and(|asked| self.chain.fresh < asked) {
+                if asked.is_some_and(|asked| self.chain.fresh <= asked) {
                     match self.refresh().await {
                         Ok(true) => continue,
                         Ok(false) => {}
@@ -112,10 +107,7 @@ impl Writer {
                 return self.reply(batch, executed.outcomes, decided_on, executed.began);
             }
             let Executed { outcomes, changes, commit_ms, began } = executed;
-            for q in std::mem::take(&mut self.dirty) {
-                let answer = self.look_up(&q);
-                let _ = q.reply.send(answer);
-            }
+            self.answer_too_early(waiting);
             // Settled late, the chain may have moved on beyond it.
             let commit = (self.chain.head.commit_seq + 1, commit_ms);
             match self.push(&batch, &outcomes, changes, commit_ms).await {
@@ -209,12 +201,7 @@ impl Writer {
                 outcomes.push(Ok(Outcome::Claimed(vec![])));
                 continue;
             }
-            let outcome = if broken::is(&self.options, Broken::TokenNotCompared) {
-                let op = with_current_token(db, op);
-                db.apply(&op, at, &self.limits)
-            } else {
-                db.apply(op, at, &self.limits)
-            };
+            let outcome = db.apply(&wrong::with_current_token(&self.options, db, op), at, &self.limits);
             if db.poisoned() {
                 out[i] = Some(
                     outcome
@@ -289,7 +276,7 @@ impl Writer {
     pub(super) async fn answer(&mut self, questions: Vec<Question>) {
         let now = self.env.monotonic();
         let stale = |q: &Question, fresh: Instant| {
-            fresh < q.arrived && q.max_age.is_none_or(|age| now.saturating_duration_since(fresh) > age)
+            fresh <= q.arrived && q.max_age.is_none_or(|age| now.saturating_duration_since(fresh) > age)
         };
         let fresh = self.chain.fresh;
         let refreshed =
@@ -303,7 +290,7 @@ impl Writer {
         }
     }
 
-    fn look_up(&mut self, q: &Question) -> Result<Answer> {
+    pub(super) fn look_up(&mut self, q: &Question) -> Result<Answer> {
         let head = &self.chain.head;
         let at = Moment { now_ms: self.time.now_ms().max(head.commit_ms), commit_seq: head.commit_seq };
         let mut answer = self.chain.db.query(&q.query, &at)?;
@@ -332,24 +319,4 @@ fn respond(slot: Slot, answer: Result<Done>) -> Option<Done> {
         return None;
     };
     reply.send(answer).err().and_then(Result::ok)
-}
-
-/// Rules broken on purpose that end a batch early.
-pub(super) fn told_failed(options: &crate::config::Options, conflict: bool) -> bool {
-    broken::is(options, if conflict { Broken::ConflictIsFailure } else { Broken::TimeoutIsFailure })
-}
-
-/// The op with whatever token the job has now, as if tokens were not compared: for a rule broken on purpose.
-fn with_current_token(db: &Db, op: &Op) -> Op {
-    let mut op = op.clone();
-    if let Op::Ack { held, .. }
-    | Op::Nack { held, .. }
-    | Op::Release { held }
-    | Op::Reject { held, .. }
-    | Op::Extend { held, .. } = &mut op
-        && let Some(token) = db.current_token(held.id)
-    {
-        held.token = token;
-    }
-    op
 }
