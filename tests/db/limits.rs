@@ -149,6 +149,17 @@ fn a_full_file_still_lets_jobs_out() {
 }
 
 #[test]
+fn a_full_file_still_takes_what_came_of_its_jobs() {
+    for payload in [0, 200, 1024, 3000, 20_000] {
+        let (mut w, _) = full(payload);
+        w.claim(claim("q", 3, 1));
+        w.ok(&Op::Nack { held: held(0, 1), delay_ms: Some(1), error: Some("e".repeat(4096)) });
+        w.ok(&Op::Ack { held: held(1, 1), result: Some(Payload::bytes(vec![3; 8192])) });
+        w.ok(&Op::Reject { held: held(2, 1), error: Some("e".repeat(4096)) });
+    }
+}
+
+#[test]
 fn a_file_that_overflows_in_the_middle_of_an_op_is_poisoned_until_rolled_back() {
     let (mut w, _) = full(200);
     w.claim(claim("q", 1, 1));

@@ -30,6 +30,29 @@ async fn openings_of_one_url_share_a_writer() -> Result<()> {
     c.close().await
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn one_directory_written_in_several_ways_has_one_writer() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let real = dir.path().join("real");
+    std::os::unix::fs::symlink(&real, dir.path().join("link")).expect("a link can be made");
+    let here = std::env::current_dir().expect("there is one");
+    let up = "../".repeat(here.components().count() - 1);
+    let relative = format!("{up}{}", dir.path().strip_prefix("/").expect("it is absolute").display());
+    let url = |part: &str| format!("{relative}/{part}/jobs");
+    // The first one makes the directory.
+    let mut files = vec![QueueFile::open(&format!("{}/jobs", real.display()), Options::default()).await?];
+    files[0].queue("q")?.enqueue(Payload::text("x")).await?;
+    for url in [url("real"), url("link"), url("link/."), url("real/../link")] {
+        files.push(QueueFile::open(&url, Options::default()).await?);
+        assert_eq!(files.last().expect("pushed").metrics()?.commits, 1, "{url}");
+    }
+    for file in files {
+        file.close().await?;
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn openings_at_the_same_time_share_a_writer() -> Result<()> {
     let open = || QueueFile::open("memory://opened-at-once", Options::default());

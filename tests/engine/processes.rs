@@ -9,6 +9,7 @@ use bucketq::{Env, Options, Payload, QueueFile, Result};
 
 const DIR: &str = "BUCKETQ_TEST_CHILD_DIR";
 const NAME: &str = "BUCKETQ_TEST_CHILD_NAME";
+const FULL: &str = "BUCKETQ_TEST_CHILD_FULL";
 const JOBS: usize = 25;
 
 /// One process: it enqueues, claims and acks, and says line by line what was acknowledged.
@@ -80,6 +81,64 @@ async fn processes_lose_and_double_nothing() -> Result<()> {
     acked.extend(rest(dir.path()).await?);
     assert_eq!(acked.len(), 4 * JOBS, "each job was acked once");
     assert_eq!(acked.into_iter().collect::<BTreeSet<_>>(), enqueued.into_iter().collect());
+    Ok(())
+}
+
+/// One process: it enqueues ever more until it is refused, and then acks what it has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_a_child_without_room_it_works() -> Result<()> {
+    let Ok(dir) = std::env::var(FULL) else { return Ok(()) };
+    let deadline = std::time::Duration::from_secs(2);
+    let file = QueueFile::open(&dir, Options { deadline, ..Options::default() }).await?;
+    let q = file.queue("q")?;
+    for i in 0..100_u8 {
+        // Bytes that do not compress.
+        let bytes =
+            (0..30_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8 ^ i).collect::<Vec<_>>();
+        match q.enqueue(Payload::bytes(bytes)).await {
+            Ok(_) => println!("enqueued {i}"),
+            Err(error) => {
+                println!("refused {}: {error}", error.code().as_str());
+                break;
+            }
+        }
+    }
+    // Reads go on; the job that was refused is not there.
+    println!("there {}", file.list(bucketq::Filter::default(), None, 1_000).await?.jobs.len());
+    file.close().await
+}
+
+/// No file may become larger than the limit: what a full disk is to a program, and needs no disk to be filled.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_disk_without_room_refuses_what_does_not_fit_and_keeps_the_rest() -> Result<()> {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let output = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().expect("this test has a file"))
+        .args(["--exact", "processes::as_a_child_without_room_it_works", "--nocapture", "--test-threads=1"])
+        .env(FULL, dir.path().join("jobs"))
+        .output()
+        .expect("a shell is there");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let enqueued = text.lines().filter_map(|l| told(l, "enqueued ")).count();
+    let refused: Vec<String> = text.lines().filter_map(|l| told(l, "refused ")).collect();
+    assert!(enqueued > 0, "{text}");
+    assert!(
+        refused.len() == 1 && refused[0].starts_with("unreachable: ") && refused[0].contains("cannot write"),
+        "{text}"
+    );
+    assert!(text.contains(&format!("there {enqueued}\n")), "{text}");
+    assert_eq!(
+        rest(dir.path()).await?.len(),
+        enqueued,
+        "and with room again everything acknowledged is there"
+    );
+    let unfinished = std::fs::read_dir(dir.path())
+        .expect("it is there")
+        .filter_map(|e| e.ok()?.file_name().into_string().ok());
+    assert_eq!(unfinished.filter(|name| name.ends_with(".tmp")).count(), 0, "nothing half-written is left");
     Ok(())
 }
 

@@ -1,10 +1,12 @@
 //! What people ask a queue file, and how fresh the answers are.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bucketq::{Code, Cursor, Filter, Kind, Payload, QueueFile, Result, State, When};
 use bucketq_tests::given::{inline, on_puppet, opened, puppet, refused};
 use bucketq_tests::ground::Ground;
+use bucketq_tests::puppet::Puppet;
 use futures_util::future::try_join_all;
 
 on_every_store! {
@@ -166,4 +168,20 @@ async fn a_read_shares_no_get_that_was_sent_before_it_came() -> Result<()> {
     early.await.expect("no panic")?;
     file.close().await?;
     other.close().await
+}
+
+/// A look issued at the very moment a reader arrives may have been answered before it.
+#[tokio::test(start_paused = true)]
+async fn a_reader_shares_no_look_issued_before_it_arrived_nor_at_that_moment() -> Result<()> {
+    let (puppet, file) = puppet(inline()).await?;
+    let other = on_puppet(&Puppet::over(Arc::clone(puppet.beneath())), inline()).await?;
+    for i in 1..4 {
+        other.queue("q")?.enqueue(Payload::text("x")).await?;
+        let ready: u64 = file.queues(None).await?.iter().map(|q| q.counts[&State::Ready]).sum();
+        assert_eq!(ready, i);
+    }
+    other.queue("fresh")?.enqueue(Payload::text("x")).await?;
+    assert_eq!(file.queue("fresh")?.claim(1).await?.len(), 1);
+    other.close().await?;
+    file.close().await
 }

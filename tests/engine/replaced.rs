@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bucketq::head::Head;
 use bucketq::store::{Memory, Store};
 use bucketq::{Code, Error, Kind, Payload, QueueFile, Result};
 use bucketq_tests::clock::{TestClock, pass};
@@ -138,6 +139,22 @@ async fn a_file_made_anew_is_another_file() -> Result<()> {
         halted(&store, &file, Code::RolledBack).await?;
         assert_eq!(other.claim(99).await?.len(), 9, "the new file is untouched");
         other.close().await?;
+        file.close().await?;
+    }
+    Ok(())
+}
+
+/// The same chain under another identity: only the ids tell.
+#[tokio::test(start_paused = true)]
+async fn a_head_of_another_file_or_lineage_is_noticed_by_its_ids_alone() -> Result<()> {
+    let changes: [fn(&mut Head); 2] = [|h| h.file_id[0] ^= 1, |h| h.lineage_id[0] ^= 1];
+    for change in changes {
+        let (store, file) = given(2).await?;
+        let mut head = Head::decode(HEAD, &object(&store, HEAD).await?.expect("there"))?;
+        change(&mut head);
+        store.put_new(HEAD, head.encode().into()).await?;
+        assert_eq!(refused(file.stats(None).await).code(), Code::RolledBack);
+        halted(&store, &file, Code::RolledBack).await?;
         file.close().await?;
     }
     Ok(())

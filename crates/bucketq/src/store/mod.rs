@@ -114,7 +114,9 @@ pub struct Listed {
 
 /// A place where queue files live. Keys are names such as `jobs.head`; the store knows its bucket and path itself.
 ///
-/// Every method may be cancelled by dropping its future; a put so cancelled may still happen.
+/// Every method may be cancelled by dropping its future; a put so cancelled may still happen. Every method ends by
+/// itself, in a time that fits the size of what it moves: the engine gives up a request for HEAD that takes too long,
+/// and trusts the store with the others.
 #[async_trait]
 pub trait Store: Send + Sync + fmt::Debug {
     /// The object now, unless it still has this version. Never an older state than one seen before the call.

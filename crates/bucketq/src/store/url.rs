@@ -91,6 +91,21 @@ impl StoreUrl {
     pub fn place(&self) -> &Place {
         &self.place
     }
+
+    /// The same for every way to write the same place: a directory is the one behind relative paths and links.
+    pub fn resolved(&self) -> Self {
+        let place = match &self.place {
+            Place::Directory(dir) => Place::Directory(resolved(dir)),
+            other => other.clone(),
+        };
+        Self { place, name: self.name.clone() }
+    }
+}
+
+/// The real path, as far as it is there: the last part may be made later.
+fn resolved(dir: &Path) -> PathBuf {
+    let parent = || Some(dir.parent()?.canonicalize().ok()?.join(dir.file_name()?));
+    dir.canonicalize().ok().or_else(parent).unwrap_or_else(|| dir.to_owned())
 }
 
 impl FromStr for StoreUrl {
