@@ -93,6 +93,7 @@ impl StoreUrl {
     }
 
     /// The same for every way to write the same place: a directory is the one behind relative paths and links.
+    #[must_use]
     pub fn resolved(&self) -> Self {
         let place = match &self.place {
             Place::Directory(dir) => Place::Directory(resolved(dir)),
