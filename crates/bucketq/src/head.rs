@@ -237,7 +237,10 @@ impl Head {
         if bytes.len() < 24 || &bytes[..8] != MAGIC {
             return Err(Error::new(
                 Code::Foreign,
-                format!("{what} is not the HEAD of a queue file: its first bytes are not {MAGIC:?}"),
+                format!(
+                    "{what} is not the HEAD of a queue file: its first bytes are not `{}`",
+                    MAGIC.escape_ascii()
+                ),
             ));
         }
         // The magic, the fields that say whether the rest can be understood and the hash at the end never move, in no

@@ -122,7 +122,7 @@ fn payload(what: &str, payload: &Payload, limits: &Limits) -> Result<()> {
 
 fn name(what: &str, text: &str) -> Result<()> {
     if text.is_empty() {
-        return Err(Error::invalid(format!("the {what} is empty")));
+        return Err(Error::invalid(format!("{what}: an empty name")));
     }
     at_most(what, text.len(), MAX_NAME)
 }
