@@ -12,7 +12,7 @@ CARGO ?= cargo
 SEEDS ?= 1000
 VENV := .venv
 
-.PHONY: help test test-servers sim bench-engine lint fmt deny tools clean prereqs gofakes3
+.PHONY: help test test-servers miri sim bench-engine lint fmt deny tools clean prereqs gofakes3
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +24,9 @@ test: prereqs $(VENV)/.ready gofakes3  ## Run every test of the project; sets up
 test-servers: prereqs  ## Run the tests against real S3 servers behind a faulty network; says which server is missing
 	@.ci/tools all || true
 	$(CARGO) test --locked --test servers --no-fail-fast
+
+miri: prereqs  ## Run the page store's tests under Miri; says so when there is no nightly toolchain with it
+	@.ci/miri
 
 sim: prereqs  ## Run the simulation over SEEDS seeds (default 1000); JSON on the last line
 	$(CARGO) run --locked --bin sim -- --seeds $(SEEDS)
