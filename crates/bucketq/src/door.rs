@@ -20,7 +20,7 @@ use crate::env::Env;
 use crate::error::{Code, Error, Kind, Result};
 use crate::metrics::Counters;
 use crate::op::{Held, Op, Outcome};
-use crate::query::{Answer, Query};
+use crate::query::{Answer, Collected, Query};
 
 /// What an op did, in which commit.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,10 +119,21 @@ pub(crate) struct Question {
     pub reply: oneshot::Sender<Result<Answer>>,
 }
 
+/// A collection somebody asks for, with where the answers go: one when the floor stands, one when all is done.
+#[derive(Debug)]
+pub(crate) struct Collection {
+    pub grace: Duration,
+    pub stage: Arc<Stage>,
+    pub arrived: Instant,
+    pub begun: oneshot::Sender<Result<()>>,
+    pub reply: oneshot::Sender<Result<Collected>>,
+}
+
 #[derive(Debug)]
 pub(crate) enum Mail {
     Op(Slot),
     Ask(Question),
+    Collect(Collection),
     HandBack(Vec<Held>),
     /// Answered once everything before it is.
     Flush(oneshot::Sender<()>),
@@ -136,6 +147,8 @@ pub(crate) struct Shared {
     trouble: Mutex<Option<Error>>,
     /// The writer has stopped writing for good: a new opening gets a new one.
     dead: AtomicBool,
+    /// True while a base is being written.
+    pub base_under_way: watch::Sender<bool>,
 }
 
 impl Shared {
@@ -145,6 +158,7 @@ impl Shared {
             waiting: AtomicUsize::new(0),
             trouble: Mutex::new(None),
             dead: AtomicBool::new(false),
+            base_under_way: watch::Sender::new(false),
         }
     }
 
@@ -253,6 +267,31 @@ impl Door {
             answer = rx => answer.map_err(|_| gone())?,
             () = self.env.sleep(self.options.deadline) => Err(self.gave_up(&Stage::default())),
         }
+    }
+
+    /// Have what nothing refers to deleted. The deadline is for the floor; the deletes take as long as they take, and
+    /// go on if the caller leaves.
+    pub async fn collect(self: &Arc<Self>, grace: Duration) -> Result<Collected> {
+        let arrived = self.env.monotonic();
+        let _place = Place::take(self)?;
+        let stage = Arc::new(Stage::default());
+        let deadline = self.env.sleep(self.options.deadline);
+        let mut under_way = self.shared.base_under_way.subscribe();
+        let begin = async {
+            // A base on its way into HEAD is what makes the old one garbage.
+            let _ = under_way.wait_for(|under_way| !under_way).await;
+            let ((begun, told), (reply, done)) = (oneshot::channel(), oneshot::channel());
+            let order = Collection { grace, stage: Arc::clone(&stage), arrived, begun, reply };
+            self.tx.send(Mail::Collect(order)).map_err(|_| gone())?;
+            told.await.map_err(|_| gone())??;
+            Ok(done)
+        };
+        let done = tokio::select! {
+            biased;
+            done = begin => done?,
+            () = deadline => return Err(self.gave_up(&stage)),
+        };
+        done.await.map_err(|_| gone())?
     }
 
     /// Wait until everything sent before is answered.

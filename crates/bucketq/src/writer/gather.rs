@@ -128,6 +128,7 @@ impl Writer {
         match mail {
             Mail::Op(slot) => work.slots.push(slot),
             Mail::Ask(question) => work.questions.push(question),
+            Mail::Collect(order) => work.collections.push(order),
             Mail::Flush(done) => work.flushes.push(done),
             Mail::HandBack(jobs) => {
                 Counters::add(&self.shared.counters.handed_back, jobs.len() as u64);

@@ -9,12 +9,13 @@ use tokio::sync::mpsc;
 
 use super::{Chain, Pace, Writer, back_off, writer_id};
 use crate::catchup::{Source, Trouble};
-use crate::commit::{self, Attempt, Fresh};
+use crate::commit::{self, Attempt, Care, Fresh};
 use crate::config::Options;
 use crate::db::{Db, Limits};
 use crate::door::{Mail, Shared};
 use crate::env::Env;
 use crate::error::{Code, Error, Kind, Result};
+use crate::gc::Collector;
 use crate::head::Head;
 use crate::keys;
 use crate::metrics::{Counted, Counters};
@@ -85,7 +86,10 @@ impl Writer {
         time.set_max_skew(found.head.max_skew_ms);
         let pages = PageFile::new(found.pages);
         let db = Db::open(pages.connect(max_pages)?)?;
-        let mut uploads = Uploads::new(Arc::clone(&store), &name, Arc::clone(&options), env.clone());
+        let under_way = shared.base_under_way.clone();
+        let mut uploads =
+            Uploads::new(Arc::clone(&store), &name, Arc::clone(&options), env.clone(), under_way);
+        let collector = Collector::new(Arc::clone(&store), &name, Arc::clone(&options), env.clone());
         found.records.iter().for_each(|r| uploads.settled(r));
         let record = found.head.tail.last().map_or(1024, Record::encoded_len);
         let zstd = zstd::bulk::Compressor::new(1)
@@ -99,6 +103,8 @@ impl Writer {
             drawn: VecDeque::new(),
             mine: None,
             uploads,
+            collector,
+            wish: None,
             zstd,
             parked: VecDeque::new(),
             carry: vec![],
@@ -271,7 +277,9 @@ impl Opener {
         let mut zstd = zstd::bulk::Compressor::new(1)
             .map_err(|e| Error::new(Code::Internal, "zstd cannot be set up").because(e))?;
         let record = commit::record(&nothing, &attempt, &changes, after, 0, &mut zstd)?;
-        Ok(commit::next(&nothing, &attempt, &record, Fresh::default(), &self.options).encode().into())
+        Ok(commit::next(&nothing, &attempt, &record, Fresh::default(), &Care::none(), &self.options)
+            .encode()
+            .into())
     }
 }
 

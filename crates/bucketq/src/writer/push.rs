@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::gather::payload_bytes;
 use super::wrong::told_failed;
 use super::{Outcomes, Writer, back_off};
-use crate::commit::{self, Attempt, Fresh};
+use crate::commit::{self, Attempt, Care, Fresh};
 use crate::door::Slot;
 use crate::error::{Code, Error, Result};
 use crate::head::Head;
@@ -89,6 +89,7 @@ impl Writer {
 
         let mut head = self.next_head(&attempt, &record);
         self.start_base_too_early(&head);
+        self.collect_too_early(&head);
         if self.too_large(&head) {
             self.move_out(&attempt, &record, &mut head).await?;
         } else if self.uploads.may_start_segment(&head) && self.should_move_out(&head) {
@@ -104,7 +105,12 @@ impl Writer {
             segment: self.uploads.ready_segment(|s| commit::segment_fits(known, s, newest, options)),
             base: self.uploads.ready_base(|b| commit::base_fits(known, b, options)),
         };
-        commit::next(known, attempt, record, fresh, options)
+        let care = Care {
+            grace: self.wish.unwrap_or(options.grace),
+            below: self.uploads.base_under_way().unwrap_or(u64::MAX),
+            gone: self.collector.gone(),
+        };
+        commit::next(known, attempt, record, fresh, &care, options)
     }
 
     fn too_large(&self, head: &Head) -> bool {
@@ -295,9 +301,15 @@ impl Writer {
         self.mine = Some((record.seq, record.commit_id));
         self.uploads.settled(record);
         self.uploads.adopted(&head);
+        self.collector.adopted(&head);
+        let raised = head.gc_floor > self.chain.head.gc_floor;
         self.chain.head = head;
         self.chain.version = version;
         self.chain.fresh = sent_at;
+        // Who asks for a collection gets a pass of his own.
+        if raised && self.wish.is_none() {
+            self.order_pass(None);
+        }
         if self.uploads.wants_base(&self.chain.head) {
             let image = self.chain.pages.with(|p| p.image());
             self.uploads.start_base(image, self.chain.head.commit_seq, self.chain.head.file_id);

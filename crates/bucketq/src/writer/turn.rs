@@ -25,9 +25,12 @@ pub(super) struct Executed {
 
 impl Writer {
     pub(super) async fn turn(&mut self, work: Work) {
-        let Work { slots, mut questions, flushes, poll } = work;
+        let Work { slots, mut questions, collections, flushes, poll } = work;
         if let Some(error) = self.halted.clone() {
             self.refuse_all(slots, questions, &error);
+            for order in collections {
+                let _ = order.begun.send(Err(error.clone()));
+            }
         } else {
             let moved = poll && self.poll().await;
             let batch = self.batch(slots, poll || moved);
@@ -36,6 +39,9 @@ impl Writer {
             }
             if !questions.is_empty() {
                 self.answer(questions).await;
+            }
+            for order in collections {
+                self.collect(order).await;
             }
         }
         for done in flushes {
@@ -77,7 +83,7 @@ impl Writer {
     }
 
     /// Run the batch until it is stored, surely not applied, or unknowable. The questions of the turn wait.
-    async fn commit(&mut self, mut batch: Vec<Slot>, waiting: &mut Vec<Question>) {
+    pub(super) async fn commit(&mut self, mut batch: Vec<Slot>, waiting: &mut Vec<Question>) {
         let mut losses = 0;
         loop {
             batch.retain(|slot| !slot.is_gone());

@@ -1,0 +1,7 @@
+//! How a queue file grows and shrinks: bases, segments, what nothing refers to any more, and very large commits.
+
+mod collect;
+mod kit;
+mod orphans;
+mod readers;
+mod stalled;
