@@ -109,12 +109,16 @@ async fn what_was_needed_within_the_grace_period_stays_and_costs_no_commit() -> 
     assert_eq!(garbage(puppet.beneath()).await?, before);
     assert_eq!(puppet.requests().puts, puts);
 
-    // A shorter grace than the file's own: two requests, one to note where HEAD stands, one to go there.
+    // With a grace shorter than the file's own: one request notes where HEAD stands, a later one goes there.
     pass(Duration::from_mins(2)).await;
     let told = file.collect(Duration::from_mins(1)).await?;
     assert_eq!(told.objects, 0, "nothing was noted before: {told:?}");
+    let soon = file.collect(Duration::from_mins(1)).await?;
+    assert_eq!((soon.objects, puppet.requests().puts), (0, puts + 1));
     pass(Duration::from_mins(2)).await;
-    fill(&file, 1).await?;
+    let told = file.collect(Duration::from_mins(1)).await?;
+    assert!(told.objects > 4, "{told:?}");
+    assert_eq!(garbage(puppet.beneath()).await?, [""; 0]);
     file.close().await
 }
 

@@ -23,7 +23,7 @@ async fn open(ground: &Ground, store: Option<Arc<Busy>>) -> Result<QueueFile> {
 fn replace_all(writer: &QueueFile) -> futures_util::future::BoxFuture<'static, ()> {
     let writer = writer.clone();
     Box::pin(async move {
-        fill(&writer, 30).await.expect("it commits");
+        fill(&writer, 60).await.expect("it commits");
         let told = writer.collect(Duration::ZERO).await.expect("it collects");
         assert!(told.objects > 0, "{told:?}");
     })
@@ -31,13 +31,13 @@ fn replace_all(writer: &QueueFile) -> futures_util::future::BoxFuture<'static, (
 
 async fn an_opening_starts_over(ground: &Ground) -> Result<()> {
     let writer = open(ground, None).await?;
-    fill(&writer, 30).await?;
+    fill(&writer, 60).await?;
     let busy = Busy::over(ground.store());
     let for_writer = writer.clone();
     busy.before_next_get(move || replace_all(&for_writer));
     let reader = open(ground, Some(busy.clone())).await?;
     assert!(busy.happened());
-    assert_eq!(reader.stats(None).await?.queues[0].counts[&State::Ready], 60);
+    assert_eq!(reader.stats(None).await?.queues[0].counts[&State::Ready], 120);
     reader.close().await?;
     writer.close().await
 }
@@ -47,19 +47,19 @@ async fn a_follower_starts_over(ground: &Ground) -> Result<()> {
     let busy = Busy::over(ground.store());
     let reader = open(ground, Some(busy.clone())).await?;
     reader.queue("q")?.enqueue(Payload::text("known")).await?;
-    // Far enough ahead that HEAD alone does not tell.
-    fill(&writer, 30).await?;
+    // Further ahead than HEAD alone can tell.
+    fill(&writer, 60).await?;
     let for_writer = writer.clone();
     busy.before_next_get(move || replace_all(&for_writer));
-    assert_eq!(reader.stats(None).await?.queues[0].counts[&State::Ready], 61);
+    assert_eq!(reader.stats(None).await?.queues[0].counts[&State::Ready], 121);
     assert!(busy.happened());
     // And one that loses a race: it settles by what it reads.
-    fill(&writer, 30).await?;
+    fill(&writer, 60).await?;
     let for_writer = writer.clone();
     busy.before_next_get(move || replace_all(&for_writer));
     reader.queue("q")?.enqueue(Payload::text("more")).await?;
     assert!(busy.happened());
-    assert_eq!(reader.stats(None).await?.queues[0].counts[&State::Ready], 122);
+    assert_eq!(reader.stats(None).await?.queues[0].counts[&State::Ready], 242);
     garbage(&ground.store()).await?;
     reader.close().await?;
     writer.close().await

@@ -84,13 +84,14 @@ fn above_floor(known: &Head, seq: u64, options: &Options) -> bool {
     seq >= known.gc_floor || broken::is(options, Broken::ReferBelowFloor)
 }
 
-/// Whether a commit at this time could raise the floor by `grace`, and with it make anything collectable.
+/// Whether a commit at this time could move the floor or its candidate on, and with it make anything collectable now or
+/// a grace period later.
 pub fn floor_can_rise(known: &Head, now_ms: i64, grace: Duration) -> bool {
     if grace.is_zero() {
         // What was dropped by the commit that set the floor goes only after the next one.
         return known.gc_floor < known.commit_seq || known.retired.iter().any(|r| r.at >= known.gc_floor);
     }
-    known.floor_candidate > known.gc_floor && is_over(known, now_ms, grace)
+    known.gc_floor < known.commit_seq && is_over(known, now_ms, grace)
 }
 
 fn is_over(head: &Head, now_ms: i64, grace: Duration) -> bool {

@@ -135,11 +135,14 @@ impl Writer {
 
 impl Opener {
     async fn open(&mut self) -> Result<Found> {
-        let mut last = None;
-        for tries in 0..TRIES {
+        let (mut last, mut tries) = (None, 0);
+        let until = self.env.monotonic() + self.options.deadline;
+        while tries < TRIES {
             match self.once().await {
                 Ok(Some(found)) => return Ok(found),
-                Ok(None) => {}
+                // Somebody made it, or collected what was being read: the next look finds another HEAD (P18).
+                Ok(None) if self.env.monotonic() < until => continue,
+                Ok(None) => tries += 1,
                 Err(error) => {
                     let passing = matches!(
                         error.code(),
@@ -149,6 +152,7 @@ impl Opener {
                         return Err(error);
                     }
                     last = Some(error);
+                    tries += 1;
                 }
             }
             back_off(&self.env, PAUSE.0, PAUSE.1, tries).await;
