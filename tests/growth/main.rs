@@ -4,4 +4,5 @@ mod collect;
 mod kit;
 mod orphans;
 mod readers;
+mod shrink;
 mod stalled;

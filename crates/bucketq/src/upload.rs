@@ -23,7 +23,7 @@ const KEEP: usize = 16 * 1024 * 1024;
 /// No merged segment is larger: it bounds memory and what one reader has to fetch at once.
 const MERGED_MAX: u64 = 4 * 1024 * 1024;
 /// A base so many times larger than the database gives way to a new one: the queue file was drained.
-const SHRUNK: u64 = 4;
+const SHRUNK: u64 = 2;
 /// Segments at which a base is made although the log is short.
 const SEGMENTS_HIGH: usize = 48;
 
