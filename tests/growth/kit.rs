@@ -1,7 +1,7 @@
 //! Queue files that grow fast, and what lies in the bucket beside what HEAD refers to.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -49,9 +49,10 @@ pub async fn garbage(store: &Arc<dyn Store>) -> Result<Vec<String>> {
 
 /// This many jobs of 3 KB that do not compress, a commit each.
 pub async fn fill(file: &QueueFile, jobs: u64) -> Result<()> {
+    static SEED: AtomicU64 = AtomicU64::new(0);
     let queue = file.queue("q")?;
-    for i in 0..jobs {
-        queue.enqueue(noise(i, 3_000)).await?;
+    for _ in 0..jobs {
+        queue.enqueue(noise(SEED.fetch_add(1, Ordering::Relaxed), 3_000)).await?;
     }
     Ok(())
 }

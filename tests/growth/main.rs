@@ -1,5 +1,6 @@
 //! How a queue file grows and shrinks: bases, segments, what nothing refers to any more, and very large commits.
 
+mod bases;
 mod collect;
 mod kit;
 mod orphans;

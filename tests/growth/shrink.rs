@@ -59,7 +59,7 @@ async fn a_drained_file_shrinks_in_memory_and_in_the_bucket() -> Result<()> {
     assert!(drained.free_pages <= (live / 4).max(32), "{} of {} are free", drained.free_pages, drained.pages);
     assert!(drained.pages * 8 < full.pages, "{} of {} pages", drained.pages, full.pages);
 
-    // The base that was made of the full file gives way to a small one.
+    // The base that was made of the full file gives way to one of what is left.
     file.collect(Duration::ZERO).await?;
     assert_eq!(garbage(store).await?, [""; 0]);
     let left = bytes().await?;

@@ -119,13 +119,24 @@ pub(crate) struct Question {
     pub reply: oneshot::Sender<Result<Answer>>,
 }
 
-/// A collection somebody asks for, with where the answers go: one when the floor stands, one when all is done.
+/// What became of a request to collect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// The floor stands; what is below it is being deleted.
+    Deleting,
+    /// A smaller base is being written first: ask again when it is there.
+    Base,
+}
+
+/// A collection somebody asks for, with where the answers go: one when it has begun, one when all is done.
 #[derive(Debug)]
 pub(crate) struct Collection {
     pub grace: Duration,
+    /// A base may be written first if that leaves less.
+    pub tidy: bool,
     pub stage: Arc<Stage>,
     pub arrived: Instant,
-    pub begun: oneshot::Sender<Result<()>>,
+    pub begun: oneshot::Sender<Result<Begun>>,
     pub reply: oneshot::Sender<Result<Collected>>,
 }
 
@@ -278,13 +289,18 @@ impl Door {
         let deadline = self.env.sleep(self.options.deadline);
         let mut under_way = self.shared.base_under_way.subscribe();
         let begin = async {
-            // A base on its way into HEAD is what makes the old one garbage.
-            let _ = under_way.wait_for(|under_way| !under_way).await;
-            let ((begun, told), (reply, done)) = (oneshot::channel(), oneshot::channel());
-            let order = Collection { grace, stage: Arc::clone(&stage), arrived, begun, reply };
-            self.tx.send(Mail::Collect(order)).map_err(|_| gone())?;
-            told.await.map_err(|_| gone())??;
-            Ok(done)
+            let mut tidy = grace.is_zero();
+            loop {
+                // A base on its way into HEAD is what makes the old one garbage.
+                let _ = under_way.wait_for(|under_way| !under_way).await;
+                let ((begun, told), (reply, done)) = (oneshot::channel(), oneshot::channel());
+                let order = Collection { grace, tidy, stage: Arc::clone(&stage), arrived, begun, reply };
+                self.tx.send(Mail::Collect(order)).map_err(|_| gone())?;
+                if told.await.map_err(|_| gone())?? == Begun::Deleting {
+                    return Ok(done);
+                }
+                tidy = false;
+            }
         };
         let done = tokio::select! {
             biased;

@@ -238,6 +238,15 @@ impl Uploads {
                     > self.options.base_after.max(SHRUNK * u64::from(head.page_count) * PAGE as u64))
     }
 
+    /// Whether a base made now is certain to leave clearly less in the bucket than there is, for who asks for little.
+    pub fn worth_a_base(&self, head: &Head) -> bool {
+        let whole = u64::from(head.page_count) * PAGE as u64;
+        self.base.is_none()
+            && self.ready_base.is_none()
+            && head.base.seq < head.commit_seq
+            && head.base.len + head.log_len() > whole + self.options.base_after / 8
+    }
+
     /// Start writing a base of this settled image.
     pub fn start_base(&mut self, image: Image, seq: u64, file_id: [u8; 16]) {
         let rand = self.rand();

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::Writer;
 use crate::commit;
-use crate::door::{Collection, Done, Slot, Stage, Wait, Work};
+use crate::door::{Begun, Collection, Done, Slot, Stage, Wait, Work};
 use crate::error::{Code, Error, Result};
 use crate::gc::Order;
 use crate::query::Collected;
@@ -20,7 +20,12 @@ const MOST: u32 = 3;
 impl Writer {
     /// Have what can go deleted. The answer comes from the pass.
     pub(super) async fn collect(&mut self, order: Collection) {
-        let Collection { grace, stage, arrived, begun, reply } = order;
+        let Collection { grace, tidy, stage, arrived, begun, reply } = order;
+        if tidy && self.uploads.worth_a_base(&self.chain.head) {
+            self.start_base();
+            let _ = begun.send(Ok(Begun::Base));
+            return;
+        }
         let floor = self.chain.head.gc_floor;
         self.wish = Some(grace);
         let raised = self.raise_floor(grace, &stage, arrived).await;
@@ -30,7 +35,7 @@ impl Writer {
             Err(_) if self.halted.is_none() && self.chain.head.gc_floor > floor => self.order_pass(None),
             Err(_) => {}
         }
-        let _ = begun.send(raised);
+        let _ = begun.send(raised.map(|()| Begun::Deleting));
     }
 
     /// Commit until nothing more could become collectable by it.

@@ -92,7 +92,8 @@ impl Writer {
         self.collect_too_early(&head);
         if self.too_large(&head) {
             self.move_out(&attempt, &record, &mut head).await?;
-        } else if self.uploads.may_start_segment(&head) && self.should_move_out(&head) {
+        } else if self.wish.is_none() && self.uploads.may_start_segment(&head) && self.should_move_out(&head)
+        {
             self.uploads.start_segment(&head);
         }
         Ok((head, record))
@@ -306,14 +307,21 @@ impl Writer {
         self.chain.head = head;
         self.chain.version = version;
         self.chain.fresh = sent_at;
-        // Who asks for a collection gets a pass of his own.
-        if raised && self.wish.is_none() {
-            self.order_pass(None);
+        // Who asks for a collection gets a pass of his own, and no upload begins that it would have to leave.
+        if self.wish.is_none() {
+            if raised {
+                self.order_pass(None);
+            }
+            if self.uploads.wants_base(&self.chain.head) {
+                self.start_base();
+            }
         }
-        if self.uploads.wants_base(&self.chain.head) {
-            let image = self.chain.pages.with(|p| p.image());
-            self.uploads.start_base(image, self.chain.head.commit_seq, self.chain.head.file_id);
-        }
+    }
+
+    /// Have a base of the settled state written. Nothing may be executed and not stored.
+    pub(super) fn start_base(&mut self) {
+        let image = self.chain.pages.with(|p| p.image());
+        self.uploads.start_base(image, self.chain.head.commit_seq, self.chain.head.file_id);
     }
 }
 
