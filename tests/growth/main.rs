@@ -3,6 +3,7 @@
 mod bases;
 mod collect;
 mod kit;
+mod large;
 mod orphans;
 mod readers;
 mod shrink;
