@@ -13,18 +13,18 @@ use bucketq::QueueFile;
 use bucketq::config::Options;
 use bucketq::env::{Clock, Env};
 use bucketq::error::{Code, Error, Result};
-use bucketq::job::{JobId, State};
-use bucketq::op::Op;
+use bucketq::job::{Job, JobId, State};
+use bucketq::op::{Op, Outcome};
 use bucketq::query::{Answer, Filter, Query};
 use bucketq::store::{Expect, Got, Listed, Put, Store, Version};
 use bytes::Bytes;
 
-use crate::bucket::is_head;
+use crate::bucket::{Landed, is_head};
 use crate::check::{Jobs, claim_open};
 use crate::clock::pause_ms;
 use crate::history::{Call, History, Verdict};
 use crate::node::NAME;
-use crate::ops::{enqueued, finishes};
+use crate::ops::{any, enqueued, finishes, parts, purges, takes_away};
 use crate::rng::{Rng, SimEntropy};
 use crate::world::World;
 
@@ -117,11 +117,12 @@ pub async fn list_all(file: &QueueFile) -> Result<Jobs> {
     }
 }
 
-/// Walk through every commit; what cannot be explained.
-pub async fn walk(world: &Arc<World>) -> Vec<String> {
+/// Walk through every commit of the chain that stands; what cannot be explained.
+pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
     let (museum, times, landed) = {
         let bucket = world.bucket();
-        let landed = &bucket.landed;
+        let stands = |l: &&Landed| bucket.chain.get(&l.head.commit_seq) == Some(&l.head.commit_id);
+        let landed = &bucket.landed.iter().filter(stands).collect::<Vec<_>>();
         let museum = Arc::new(Museum {
             heads: landed.iter().map(|l| l.bytes.clone()).collect(),
             ever: bucket.ever.clone(),
@@ -151,7 +152,7 @@ pub async fn walk(world: &Arc<World>) -> Vec<String> {
         match list_all(handle).await {
             Ok(jobs) => {
                 explain(
-                    &world.history(),
+                    history,
                     Moment { seq, commit_ms: at_ms, landed_ms: landed[n] },
                     &before,
                     &jobs,
@@ -177,7 +178,8 @@ fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mu
     for call in &history.calls {
         if !call.again && call.commit().is_some_and(|(s, ..)| s == seq) {
             for (id, told) in enqueued(call) {
-                if matches!(told, Some((true, _))) && (before.contains_key(&id) || !after.contains_key(&id)) {
+                let there = after.contains_key(&id) || somebody(history, seq, |c| purges_any(&c.op));
+                if matches!(told, Some((true, _))) && (before.contains_key(&id) || !there) {
                     bad.push(format!("G2: {id} is told to be new in commit {seq} and is not"));
                 }
             }
@@ -209,8 +211,42 @@ fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mu
             }
         }
     }
-    for id in before.keys().filter(|id| !after.contains_key(id)) {
-        bad.push(format!("G1: {id} disappears in commit {seq}"));
+    gone(history, seq, before, after, bad);
+}
+
+fn purges_any(op: &Op) -> bool {
+    any(op, &|op| matches!(op, Op::Purge { .. }))
+}
+
+/// Whoever disappears was purged, and a purge says how many those are.
+fn gone(history: &History, seq: u64, before: &Jobs, after: &Jobs, bad: &mut Vec<String>) {
+    let missing: Vec<&Job> = before.values().filter(|job| !after.contains_key(&job.id)).collect();
+    for job in &missing {
+        // What else happened to it in this commit may have brought it into a state that is purged.
+        let touched = somebody(history, seq, |c| takes_away(&c.op, job.id));
+        let purged = |state| somebody(history, seq, |c| purges(&c.op, &job.queue, state));
+        if !purged(Some(job.state)) && !(touched && purged(None)) {
+            bad.push(format!("G1: {} disappears in commit {seq}", job.id));
+        }
+    }
+    let perhaps = |c: &Call| c.commit().is_none() && c.verdict() == Verdict::Either && purges_any(&c.op);
+    if history.calls.iter().any(perhaps) {
+        return;
+    }
+    let mut told = 0;
+    for call in history.calls.iter().filter(|c| c.commit().is_some_and(|(s, ..)| s == seq)) {
+        for (_, outcome) in parts(call) {
+            if let Some(Outcome::Purged { count }) = outcome {
+                told += count;
+            }
+        }
+    }
+    // A job may come and go within one commit.
+    if (missing.len() as u64) > told {
+        bad.push(format!(
+            "G6: {} jobs disappear in commit {seq}, whose purges tell of {told}",
+            missing.len()
+        ));
     }
 }
 
@@ -239,11 +275,7 @@ fn claimed(history: &History, now: Moment, id: JobId, before: &Jobs, bad: &mut V
     if expires <= at_ms {
         return;
     }
-    let given_up = |call: &Call| {
-        finishes(&call.op).is_some_and(|(held, _)| held.id == id)
-            || matches!(call.op, Op::Cancel { id: c, .. } | Op::Requeue { id: c, .. } if c == id)
-    };
-    if !somebody(history, seq, given_up) && !open {
+    if !somebody(history, seq, |call| takes_away(&call.op, id)) && !open {
         bad.push(format!(
             "G4: {id}, leased in commit {fence} until {expires}, is claimed in commit {seq} at {at_ms}"
         ));

@@ -102,12 +102,8 @@ fn spread<I: Sync, T: Send>(items: &[I], job: impl Fn(&I) -> T + Sync) -> Vec<T>
 }
 
 fn tell_one(seed: u64, variant: Option<&str>, trace: bool) -> ExitCode {
-    let chosen = variant.map(|name| {
-        Variant::all()
-            .into_iter()
-            .chain([Variant::Harsh, Variant::WrongClock])
-            .find(|v| format!("{v:?}") == name)
-    });
+    let chosen = variant
+        .map(|name| Variant::all().into_iter().chain(Variant::CONTROLS).find(|v| format!("{v:?}") == name));
     let Some(chosen) = chosen.map_or(Some(None), |v| v.map(Some)) else {
         eprintln!("variants: {:?}", Variant::all());
         return ExitCode::from(2);
