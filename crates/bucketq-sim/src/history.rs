@@ -167,7 +167,9 @@ impl History {
             if let Op::Atomic(_) = call.op {
                 count(call.op.name());
             }
-            parts(call).iter().for_each(|(op, _)| count(op.name()));
+            for (op, _) in parts(call) {
+                count(op.name());
+            }
         }
         self.holds.iter().for_each(|_| count("claim"));
         done

@@ -46,16 +46,16 @@ async fn attempt(world: &Arc<World>, who: Who, must: bool) -> Option<String> {
         opened = tokio::time::timeout(Duration::from_hours(1), node::open(world, &life)) => opened,
     };
     world.count_call();
-    let lie = world.plan.lie;
+    let how = world.plan.lie;
     match opened {
         Err(_) => Some(format!("{who}: opening takes more than an hour")),
-        Ok(Ok(_)) => Some(format!("G10: {who} opens a queue file in a store that lies: {lie:?}")),
+        Ok(Ok(_)) => Some(format!("G10: {who} opens a queue file in a store that lies: {how:?}")),
         Ok(Err(error)) => {
             world.note(|| format!("{who} cannot open: {error}"));
             world.history().told_error(who, &error);
             let refused = error.code() == Code::NoCompareAndSwap;
             let passing = matches!(error.code(), Code::Unreachable | Code::Throttled | Code::Timeout);
-            (!refused && (must || !passing)).then(|| format!("G10: {who}, {lie:?}: told {error:?}"))
+            (!refused && (must || !passing)).then(|| format!("G10: {who}, {how:?}: told {error:?}"))
         }
     }
 }

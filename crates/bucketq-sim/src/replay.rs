@@ -3,7 +3,7 @@
 //! Called by run.rs in deep seeds. It reads the HEADs of the history through the public API, so that what it sees is
 //! what any reader would have seen at that commit; then each change of a job must be somebody's doing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -135,7 +135,7 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
     let env = Env::new(clock, Arc::new(SimEntropy::new(Rng::new(1), 0)));
     let options = Options { create: false, max_skew: None, ..world.plan.options.clone() };
     let mut bad = Vec::new();
-    let mut before = Jobs::new();
+    let (mut before, mut was_paused) = (Jobs::new(), BTreeSet::new());
     let mut file: Option<QueueFile> = None;
     for (n, &at_ms) in times.iter().enumerate() {
         museum.at.store(n, Ordering::Relaxed);
@@ -149,8 +149,11 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
             }
         }
         let Some(handle) = &file else { continue };
+        let paused = paused(handle).await;
         match list_all(handle).await {
             Ok(jobs) => {
+                from_paused(history, seq, &jobs, &was_paused, &paused, &mut bad);
+                was_paused = paused;
                 explain(
                     history,
                     Moment { seq, commit_ms: at_ms, landed_ms: landed[n] },
@@ -170,6 +173,30 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
         }
     }
     bad
+}
+
+async fn paused(file: &QueueFile) -> BTreeSet<String> {
+    let Ok(Answer::Queues(queues)) = file.ask(Query::Queues, None).await else { return BTreeSet::new() };
+    queues.into_iter().filter(|q| q.paused).map(|q| q.name).collect()
+}
+
+/// Claims get nothing of a queue that is paused before and after their commit, unless it was resumed in between.
+fn from_paused(
+    history: &History,
+    seq: u64,
+    jobs: &Jobs,
+    before: &BTreeSet<String>,
+    after: &BTreeSet<String>,
+    bad: &mut Vec<String>,
+) {
+    for job in jobs.values().filter(|j| j.fence == Some(seq) && j.state == State::Leased) {
+        let stays = before.contains(&job.queue) && after.contains(&job.queue);
+        let resumes =
+            |call: &Call| any(&call.op, &|op| matches!(op, Op::Resume { queue } if *queue == job.queue));
+        if stays && !somebody(history, seq, resumes) {
+            bad.push(format!("{} is claimed in commit {seq} from {}, which is paused", job.id, job.queue));
+        }
+    }
 }
 
 /// Each change from one commit to the next is somebody's doing, and each answer shows in its commit.
@@ -225,7 +252,8 @@ fn gone(history: &History, seq: u64, before: &Jobs, after: &Jobs, bad: &mut Vec<
         // What else happened to it in this commit may have brought it into a state that is purged.
         let touched = somebody(history, seq, |c| takes_away(&c.op, job.id));
         let purged = |state| somebody(history, seq, |c| purges(&c.op, &job.queue, state));
-        if !purged(Some(job.state)) && !(touched && purged(None)) {
+        let explained = purged(Some(job.state)) || (touched && purged(None));
+        if !explained {
             bad.push(format!("G1: {} disappears in commit {seq}", job.id));
         }
     }

@@ -165,8 +165,9 @@ impl FaultyStore {
 
     /// The Date of an answer. A life is told the right time once before anything can be wrong with it: a process that
     /// begins with a wrong Date, or with none and a wrong clock, cannot know (decision 6).
-    fn date(&self, fate: Fate) -> Option<i64> {
-        if !self.world.plan.dates {
+    fn date(&self, fate: Fate, key: &str) -> Option<i64> {
+        // The Date that comes with other objects, the probe's among them, is not looked at.
+        if !self.world.plan.dates || !is_head(key) {
             return None;
         }
         let first = !self.life.dated.swap(true, Ordering::Relaxed);
@@ -208,7 +209,7 @@ impl Store for FaultyStore {
         let (name, rng) = (key.to_owned(), self.rng.clone());
         let found = self.send(fate, move |bucket, _| bucket.get(&name, &rng)).await;
         self.step().await;
-        let date_ms = self.date(fate);
+        let date_ms = if found.is_some() { self.date(fate, key) } else { None };
         match found {
             None => Err(error_of(fate)),
             Some(None) => Ok(Got::Absent { date_ms }),
@@ -277,7 +278,7 @@ impl Store for FaultyStore {
                     let now = self.world.now_ms();
                     self.world.bucket().learn(who, &body, true, now);
                 }
-                Put::Stored { version: Version::new(version), date_ms: self.date(fate) }
+                Put::Stored { version: Version::new(version), date_ms: self.date(fate, key) }
             }
         }
     }

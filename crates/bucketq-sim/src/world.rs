@@ -75,7 +75,7 @@ impl World {
     pub fn with(seed: u64, plan: Plan, rng: Rng, variant: Option<Variant>, print: bool) -> Arc<Self> {
         let origin = now();
         let wild_ms = rng.spread(2 * plan.max_skew_ms + 1_000, 3_600_000).cast_signed();
-        let off_ms = rng.spread(2 * plan.max_skew_ms + 2_000, 600_000).cast_signed();
+        let off_ms = rng.between(300_000, 900_000).cast_signed();
         let coins = (rng.one_in(2), rng.one_in(2));
         let clocks = plan.clocks.iter().enumerate().map(|(i, &(skew, drift))| {
             let wrong = match plan.wrong {

@@ -159,8 +159,10 @@ impl Opener {
         let (asked, asked_ms) = (self.env.monotonic(), self.env.wall_ms());
         match self.get(&key).await? {
             Got::Object { bytes, version, date_ms } => {
-                self.time.observe(date_ms, asked_ms);
                 let head = Head::decode(&key, &bytes)?;
+                // First the skew: by less, an honest clock would count as wrong until the next Date.
+                self.time.set_max_skew(head.max_skew_ms);
+                self.time.observe(date_ms, asked_ms);
                 head.check_writable(&key)?;
                 let most = self.source.max_pages;
                 if head.page_count > most {
