@@ -166,11 +166,11 @@ impl FaultyStore {
     /// The Date of an answer. A life is told the right time once before anything can be wrong with it: a process that
     /// begins with a wrong Date, or with none and a wrong clock, cannot know (decision 6).
     fn date(&self, fate: Fate, key: &str) -> Option<i64> {
-        // The Date that comes with other objects, the probe's among them, is not looked at.
-        if !self.world.plan.dates || !is_head(key) {
+        if !self.world.plan.dates {
             return None;
         }
-        let first = !self.life.dated.swap(true, Ordering::Relaxed);
+        // The Date that comes with other objects, the probe's among them, is not looked at.
+        let first = !is_head(key) || !self.life.dated.swap(true, Ordering::Relaxed);
         let mut off = if fate == Fate::StaleDate { -1_500 } else { 0 };
         match self.world.date_off(self.life.who.node) {
             Some(0) if !first => return None,

@@ -72,17 +72,18 @@ impl Writer {
             Arc::new(Counted { inner: Arc::clone(first), counters: Arc::clone(&shared.counters) });
         let max_pages = Self::max_pages(&options);
         let source = Source { store: Arc::clone(&store), name: name.clone(), max_pages };
+        let mut time = Timekeeper::new(env.clone());
+        time.set_max_skew(skew_ms(&options, store.as_ref()));
         let mut opener = Opener {
             source: source.clone(),
             options: Arc::clone(&options),
             env: env.clone(),
-            time: Timekeeper::new(env.clone()),
+            time,
             stores,
             sent: None,
         };
         let found = opener.open().await?;
-        let mut time = opener.time;
-        time.set_max_skew(found.head.max_skew_ms);
+        let time = opener.time;
         let pages = PageFile::new(found.pages);
         let db = Db::open(pages.connect(max_pages)?)?;
         let mut uploads = Uploads::new(Arc::clone(&store), &name, Arc::clone(&options), env.clone());
@@ -262,11 +263,10 @@ impl Opener {
     /// Commit 1: the empty schema, whole in HEAD's tail.
     fn first_body(&self) -> Result<Bytes> {
         let now = self.time.now_ms();
-        let max_skew = self.options.max_skew.unwrap_or_else(|| self.source.store.default_max_skew());
         let pages = PageFile::new(Pages::new());
         drop(Db::create(pages.connect(self.source.max_pages)?, now)?);
         let (changes, after) = pages.with(|p| (p.take_changes(), (p.page_count(), p.checksum())));
-        let skew_ms = u32::try_from(max_skew.as_millis()).unwrap_or(u32::MAX);
+        let skew_ms = skew_ms(&self.options, self.source.store.as_ref());
         let nothing = Head::nothing(self.env.bytes(), self.env.bytes(), now, skew_ms);
         let attempt =
             Attempt { writer: self.env.bytes(), number: 1, commit_id: self.env.bytes(), commit_ms: now };
@@ -275,6 +275,12 @@ impl Opener {
         let record = commit::record(&nothing, &attempt, &changes, after, 0, &mut zstd)?;
         Ok(commit::next(&nothing, &attempt, &record, Fresh::default(), &self.options).encode().into())
     }
+}
+
+/// The skew a queue file made here would have.
+fn skew_ms(options: &Options, store: &dyn Store) -> u32 {
+    let skew = options.max_skew.unwrap_or_else(|| store.default_max_skew());
+    u32::try_from(skew.as_millis()).unwrap_or(u32::MAX)
 }
 
 impl Shared {
