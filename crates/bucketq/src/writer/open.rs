@@ -164,7 +164,9 @@ impl Opener {
                 // First the skew: by less, an honest clock would count as wrong until the next Date.
                 self.time.set_max_skew(head.max_skew_ms);
                 self.time.observe(date_ms, asked_ms);
-                head.check_writable(&key)?;
+                if let Err(error) = head.check_writable(&key) {
+                    tracing::warn!(%error, "the queue file can only be read");
+                }
                 let most = self.source.max_pages;
                 if head.page_count > most {
                     let (has, may) = (u64::from(head.page_count) * PAGE as u64, self.options.max_file);
@@ -205,7 +207,7 @@ impl Opener {
 
     /// Make the queue file. Whatever the answer is, a look afterwards tells whose it is: both are fine.
     async fn make(&mut self, key: &str) -> Result<Option<Found>> {
-        if !self.options.create {
+        if !self.options.create || self.options.read_only {
             return Err(Error::new(
                 Code::NoSuchFile,
                 format!("there is no queue file {} in {}", self.source.name, self.source.store.describe()),
