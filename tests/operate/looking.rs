@@ -1,4 +1,4 @@
-//! The option read_only: everything can be looked at and nothing is ever written.
+//! The option `read_only`: everything can be looked at and nothing is ever written.
 
 use std::sync::Arc;
 use std::time::Duration;

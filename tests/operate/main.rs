@@ -16,17 +16,17 @@ use bucketq_tests::clock::TestClock;
 use bucketq_tests::given::{HEAD, NAME, inline, object};
 
 /// A queue file on a clock of its own.
-pub async fn open(store: &Arc<dyn Store>) -> Result<QueueFile> {
+async fn open(store: &Arc<dyn Store>) -> Result<QueueFile> {
     open_as(store, inline()).await
 }
 
 /// The same with these options.
-pub async fn open_as(store: &Arc<dyn Store>, options: Options) -> Result<QueueFile> {
+async fn open_as(store: &Arc<dyn Store>, options: Options) -> Result<QueueFile> {
     QueueFile::open_with(Arc::clone(store), NAME, options, TestClock::start().env()).await
 }
 
 /// Bytes that do not compress.
-pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut x = (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mut next = || {
         x ^= x << 13;
@@ -38,7 +38,7 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// A queue file of this many jobs of 3 KB, one a commit, with some of each state; from 260 on it has a base.
-pub async fn grown(jobs: u64) -> Result<Arc<dyn Store>> {
+async fn grown(jobs: u64) -> Result<Arc<dyn Store>> {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
     let file = open(&store).await?;
     let q = file.queue("q")?;
@@ -53,6 +53,6 @@ pub async fn grown(jobs: u64) -> Result<Arc<dyn Store>> {
 }
 
 /// HEAD as it stands.
-pub async fn head(store: &Arc<dyn Store>) -> Result<Head> {
+async fn head(store: &Arc<dyn Store>) -> Result<Head> {
     Head::decode(HEAD, &object(store, HEAD).await?.expect("there is a HEAD"))
 }

@@ -70,7 +70,7 @@ codes! {
     PayloadTooLarge = "payload_too_large": Invalid,
     /// The same queue file is already open in this process with other options.
     OptionsDiffer = "options_differ": Invalid,
-    /// The queue file was opened with the option read_only.
+    /// The queue file was opened with the option `read_only`.
     ReadOnly = "read_only": Invalid,
     /// There is a file at this path already.
     FileExists = "file_exists": Invalid,

@@ -138,7 +138,7 @@ impl Checking<'_> {
             let key = keys::base(&self.source.name, &head.file_id, head.base.seq, &head.base.rand);
             let read = self.read(&key).await?;
             there &= read.is_some();
-            pages = self.told(&key, "the base is whole", read, |bytes| {
+            pages = self.told(&key, "the base is whole", read.as_ref(), |bytes| {
                 base::decode(&key, bytes, &head.base, self.source.max_pages)
             });
             self.report.referenced.add(head.base.len);
@@ -148,7 +148,7 @@ impl Checking<'_> {
             let key = keys::segment(&self.source.name, &head.file_id, s.from, s.to, &s.rand);
             let read = self.read(&key).await?;
             there &= read.is_some();
-            let records = self.told(&key, "the segment is whole", read, |bytes| {
+            let records = self.told(&key, "the segment is whole", read.as_ref(), |bytes| {
                 segment::decode(&key, bytes, s, &head.file_id, &head.lineage_id)
             });
             self.report.referenced.add(u64::from(s.len));
@@ -173,10 +173,10 @@ impl Checking<'_> {
         &mut self,
         key: &str,
         check: &str,
-        read: Option<Bytes>,
+        read: Option<&Bytes>,
         decode: impl FnOnce(&Bytes) -> Result<T>,
     ) -> Option<T> {
-        match read.as_ref().map(decode) {
+        match read.map(decode) {
             Some(Ok(decoded)) => Some(decoded),
             Some(Err(error)) => {
                 self.problem(key, check, error.message());

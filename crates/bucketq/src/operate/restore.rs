@@ -1,6 +1,6 @@
 //! Restoring: an image becomes the newest commit of a queue file, in a lineage of its own (P23).
 //!
-//! Called by programs. Takes no part in the old lineage: whoever knows that one halts with RolledBack and opens again.
+//! Called by programs. Takes no part in the old lineage: whoever knows that one halts with `RolledBack` and opens again.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -29,7 +29,9 @@ impl Writer {
         let Work { slots, mut questions, exports, flushes, poll } = work;
         if let Some(error) = self.halted.clone() {
             self.refuse_all(slots, questions, &error);
-            exports.into_iter().for_each(|e| drop(e.reply.send(Err(error.clone()))));
+            for export in exports {
+                let _ = export.reply.send(Err(error.clone()));
+            }
         } else {
             let moved = poll && self.poll().await;
             let batch = self.batch(slots, poll || moved);
