@@ -247,7 +247,8 @@ async fn leases_in_the_image_run_out_as_they_would_have() -> Result<()> {
     let q = file.queue("q")?;
     q.enqueue(Payload::text("held")).await?;
     q.enqueue(Payload::text("left")).await?;
-    let held: Vec<Held> = q.claim(2).lease(Duration::from_mins(10)).await?.iter().map(bucketq::Taken::held).collect();
+    let held: Vec<Held> =
+        q.claim(2).lease(Duration::from_mins(10)).await?.iter().map(bucketq::Taken::held).collect();
     let image = dir.path().join("image.sqlite");
     file.export(&image, false).await?;
     file.close().await?;
