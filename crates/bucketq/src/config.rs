@@ -96,6 +96,9 @@ pub enum BaseCodec {
 pub struct Options {
     /// Make the queue file when there is none.
     pub create: bool,
+    /// Only look: nothing is ever written, not even to make the queue file, and every op is refused. Credentials that
+    /// may GET are enough. For dashboards and exports.
+    pub read_only: bool,
     /// Largest payload and result accepted through this handle, in bytes.
     pub max_payload: usize,
     /// Size limit of the database, in bytes.
@@ -141,6 +144,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             create: true,
+            read_only: false,
             max_payload: 256 * 1024,
             max_file: 1024 * 1024 * 1024,
             max_skew: None,

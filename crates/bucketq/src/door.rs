@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +14,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::config::Options;
@@ -20,7 +22,7 @@ use crate::env::Env;
 use crate::error::{Code, Error, Kind, Result};
 use crate::metrics::Counters;
 use crate::op::{Held, Op, Outcome};
-use crate::query::{Answer, Collected, Query};
+use crate::query::{Answer, Collected, Exported, Query};
 
 /// What an op did, in which commit.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,11 +142,23 @@ pub(crate) struct Collection {
     pub reply: oneshot::Sender<Result<Collected>>,
 }
 
+/// A settled image wanted as a file of this machine.
+#[derive(Debug)]
+pub(crate) struct Export {
+    pub path: PathBuf,
+    /// Over a file that is there.
+    pub replace: bool,
+    pub arrived: Instant,
+    /// Answered when the image is taken; what it says ends when the file is written, however long that takes.
+    pub reply: oneshot::Sender<Result<JoinHandle<Result<Exported>>>>,
+}
+
 #[derive(Debug)]
 pub(crate) enum Mail {
     Op(Slot),
     Ask(Question),
     Collect(Collection),
+    Export(Export),
     HandBack(Vec<Held>),
     /// Answered once everything before it is.
     Flush(oneshot::Sender<()>),
@@ -220,6 +234,7 @@ impl fmt::Debug for Door {
 impl Door {
     /// Send an op and wait for its answer, at most the deadline after what it may wait itself.
     pub async fn call(self: &Arc<Self>, work: Work, wait: Wait) -> Result<Done> {
+        self.refuse_if_read_only()?;
         let arrived = self.env.monotonic();
         let give_up = match wait {
             Wait::No => Some(arrived + self.options.deadline),
@@ -267,6 +282,16 @@ impl Door {
         }
     }
 
+    fn refuse_if_read_only(&self) -> Result<()> {
+        if !self.options.read_only {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::ReadOnly,
+            "this handle only looks: open the queue file without the option read_only to change it",
+        ))
+    }
+
     /// Send a query and wait for its answer.
     pub async fn ask(self: &Arc<Self>, query: Query, max_age: Option<Duration>) -> Result<Answer> {
         let arrived = self.env.monotonic();
@@ -283,6 +308,7 @@ impl Door {
     /// Have what nothing refers to deleted. The deadline is for the floor; the deletes take as long as they take, and
     /// go on if the caller leaves.
     pub async fn collect(self: &Arc<Self>, grace: Duration) -> Result<Collected> {
+        self.refuse_if_read_only()?;
         let arrived = self.env.monotonic();
         let _place = Place::take(self)?;
         let stage = Arc::new(Stage::default());
@@ -308,6 +334,20 @@ impl Door {
             () = deadline => return Err(self.gave_up(&stage)),
         };
         done.await.map_err(|_| gone())?
+    }
+
+    /// Write the newest settled state to a file.
+    pub async fn export(self: &Arc<Self>, path: PathBuf, replace: bool) -> Result<Exported> {
+        let _place = Place::take(self)?;
+        let (tx, rx) = oneshot::channel();
+        let arrived = self.env.monotonic();
+        self.tx.send(Mail::Export(Export { path, replace, arrived, reply: tx })).map_err(|_| gone())?;
+        let taken = tokio::select! {
+            biased;
+            taken = rx => taken.map_err(|_| gone())??,
+            () = self.env.sleep(self.options.deadline) => return Err(self.gave_up(&Stage::default())),
+        };
+        taken.await.unwrap_or_else(|e| Err(Error::new(Code::Internal, "an export ended early").because(e)))
     }
 
     /// Wait until everything sent before is answered.

@@ -178,7 +178,9 @@ impl Inner {
         let mine: Vec<(Object, Listed)> = match listed {
             Ok(listed) => listed
                 .into_iter()
-                .filter_map(|l| Some((Object::parse(&self.name, &head.file_id, &l.key)?, l)))
+                .filter_map(|l| Some((keys::parse(&self.name, &l.key)?, l)))
+                .filter(|(named, _)| named.file8 == keys::file8(&head.file_id))
+                .map(|(named, l)| (named.object, l))
                 .collect(),
             Err(error) if order.reply.is_some() => return Err(error),
             // Orphans wait for the next floor; what HEAD lists can be deleted without looking.
@@ -244,6 +246,8 @@ impl Inner {
             return Err(corrupt(&key, "it is gone"));
         };
         let head = Head::decode(&key, &bytes)?;
+        // A newer version may refer to objects in a way that this one does not see.
+        head.check_writable(&key)?;
         let continues = head.file_id == known.file_id
             && head.lineage_id == known.lineage_id
             && head.commit_seq >= known.commit_seq

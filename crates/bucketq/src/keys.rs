@@ -22,12 +22,17 @@ pub fn base_prefix(name: &str) -> String {
     format!("{name}.base-")
 }
 
+/// What every object of this name begins with.
+pub fn prefix(name: &str) -> String {
+    format!("{name}.")
+}
+
 /// The deltas of commits `from` to `to`.
 pub fn segment(name: &str, file_id: &[u8; 16], from: u64, to: u64, rand: &[u8; 8]) -> String {
     format!("{name}.seg-{}-{from:016x}-{to:016x}-{}", file8(file_id), hex(rand))
 }
 
-/// An object that is written once, by its key.
+/// What an object beside HEAD is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Object {
     /// See [`base`].
@@ -48,22 +53,37 @@ pub enum Object {
     },
 }
 
-impl Object {
-    /// The base or segment of this file with this key; none for everything else.
-    pub fn parse(name: &str, file_id: &[u8; 16], key: &str) -> Option<Self> {
-        let rest = key.strip_prefix(name)?.strip_prefix('.')?;
-        let parts: Vec<&str> = rest.split('-').collect();
-        let object = match parts[..] {
-            ["base", _, seq, rand] => Self::Base { seq: number(seq)?, rand: number(rand)?.to_be_bytes() },
-            ["seg", _, from, to, rand] => {
-                Self::Segment { from: number(from)?, to: number(to)?, rand: number(rand)?.to_be_bytes() }
-            }
-            _ => return None,
-        };
-        // The same letters, so that no other spelling of a number passes.
-        (object.key(name, file_id) == key).then_some(object)
-    }
+/// What a key says: whose the object is, and what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// The beginning of the file id, as [`file8`] gives it.
+    pub file8: String,
+    /// What it is.
+    pub object: Object,
+}
 
+/// What the key of a base or a segment of this name says; none for every other key, HEAD's included.
+pub fn parse(name: &str, key: &str) -> Option<Named> {
+    let rest = key.strip_prefix(name)?.strip_prefix('.')?;
+    let parts: Vec<&str> = rest.split('-').collect();
+    let digits = |text: &str, n: usize| {
+        text.len() == n && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let number = |text: &str| digits(text, 16).then(|| u64::from_str_radix(text, 16).ok()).flatten();
+    let (file8, object) = match parts[..] {
+        ["base", file8, seq, rand] => {
+            (file8, Object::Base { seq: number(seq)?, rand: number(rand)?.to_be_bytes() })
+        }
+        ["seg", file8, from, to, rand] => {
+            let rand = number(rand)?.to_be_bytes();
+            (file8, Object::Segment { from: number(from)?, to: number(to)?, rand })
+        }
+        _ => return None,
+    };
+    digits(file8, 8).then(|| Named { file8: file8.to_owned(), object })
+}
+
+impl Object {
     /// Its key.
     pub fn key(&self, name: &str, file_id: &[u8; 16]) -> String {
         match self {
@@ -72,11 +92,10 @@ impl Object {
         }
     }
 
-    /// The number that the floor is compared with (P13).
+    /// The commit that decides by the floor whether the object may go (P13, P14).
     pub fn seq(&self) -> u64 {
         match *self {
-            Self::Base { seq, .. } => seq,
-            Self::Segment { to, .. } => to,
+            Self::Base { seq, .. } | Self::Segment { to: seq, .. } => seq,
         }
     }
 }
@@ -90,12 +109,8 @@ impl From<Retired> for Object {
     }
 }
 
-/// Sixteen digits.
-fn number(digits: &str) -> Option<u64> {
-    u64::from_str_radix(digits, 16).ok()
-}
-
-fn hex(bytes: &[u8]) -> String {
+/// Hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::new(), |mut out, b| {
         let _ = write!(out, "{b:02x}");

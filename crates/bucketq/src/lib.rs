@@ -37,6 +37,7 @@ pub mod keys;
 pub mod lease;
 pub mod metrics;
 pub mod op;
+pub mod operate;
 pub mod pages;
 pub mod query;
 mod queue;
@@ -60,7 +61,8 @@ pub use job::{Backoff, Dedup, DedupScope, Job, JobId, New, Payload, State, When}
 pub use lease::{Lease, Token};
 pub use metrics::Metrics;
 pub use op::{Enqueued, Held, Op, Outcome, Queues};
-pub use query::{Answer, Collected, Cursor, Detail, Filter, Page, Query, QueueInfo, Stats};
+pub use operate::{check, restore};
+pub use query::{Answer, Collected, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, Stats};
 pub use queue::Queue;
 
 // The README's example compiles, or the tests fail.

@@ -21,6 +21,10 @@ impl Writer {
     /// Have what can go deleted. The answer comes from the pass.
     pub(super) async fn collect(&mut self, order: Collection) {
         let Collection { grace, tidy, stage, arrived, begun, reply } = order;
+        if let Err(error) = self.check_writable() {
+            let _ = begun.send(Err(error));
+            return;
+        }
         if tidy && self.uploads.worth_a_base(&self.chain.head) {
             self.start_base();
             let _ = begun.send(Ok(Begun::Base));

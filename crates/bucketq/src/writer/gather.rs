@@ -129,6 +129,7 @@ impl Writer {
             Mail::Op(slot) => work.slots.push(slot),
             Mail::Ask(question) => work.questions.push(question),
             Mail::Collect(order) => work.collections.push(order),
+            Mail::Export(export) => work.exports.push(export),
             Mail::Flush(done) => work.flushes.push(done),
             Mail::HandBack(jobs) => {
                 Counters::add(&self.shared.counters.handed_back, jobs.len() as u64);

@@ -1,10 +1,11 @@
 //! The actor that owns the connection: it takes mail, runs batches on the local state and publishes them.
 //!
 //! One writer per process and queue file; nothing else touches its pages. `gather` decides when a batch is complete,
-//! `turn` runs it and answers, `push` sends one attempt and settles it, `look` reads HEAD and follows it, `open` brings
-//! a writer to life; `collect` raises the floor and has garbage deleted; `wrong` breaks rules for the simulation. Nothing
-//! of an unsettled commit leaves this module (P11), and nothing executes during a put.
+//! `turn` runs it and answers, `aside` starts what takes longer, `push` sends one attempt and settles it, `look` reads HEAD
+//! and follows it, `open` brings a writer to life; `collect` raises the floor and has garbage deleted; `wrong` breaks rules
+//! for the simulation. Nothing of an unsettled commit leaves this module (P11), and nothing executes during a put.
 
+mod aside;
 mod collect;
 mod gather;
 mod look;
@@ -25,7 +26,7 @@ use tokio::time::Instant;
 use crate::catchup::Source;
 use crate::config::Options;
 use crate::db::{Db, Limits, Moment};
-use crate::door::{Collection, Info, Mail, Question, Shared, Slot};
+use crate::door::{Collection, Export, Info, Mail, Question, Shared, Slot};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::gc::Collector;
@@ -51,6 +52,7 @@ struct Work {
     slots: Vec<Slot>,
     questions: Vec<Question>,
     collections: Vec<Collection>,
+    exports: Vec<Export>,
     flushes: Vec<tokio::sync::oneshot::Sender<()>>,
     /// It is time to look at the store for those who wait.
     poll: bool,
@@ -61,6 +63,7 @@ impl Work {
         self.slots.is_empty()
             && self.questions.is_empty()
             && self.collections.is_empty()
+            && self.exports.is_empty()
             && self.flushes.is_empty()
             && !self.poll
     }
@@ -176,6 +179,13 @@ impl Writer {
         self.shared.die();
         self.collector.stop();
         self.halted.get_or_insert(error).clone()
+    }
+
+    /// Whether this version may change the file as it is now; a newer one may have made it its own meanwhile.
+    fn check_writable(&mut self) -> Result<()> {
+        let key = crate::keys::head(&self.source.name);
+        self.chain.head.check_writable(&key)?;
+        self.chain.db.check_writable()
     }
 
     fn moment(&self, commit_ms: i64) -> Moment {

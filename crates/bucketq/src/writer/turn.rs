@@ -9,10 +9,11 @@ use super::{Outcomes, Work, Writer, wrong};
 use crate::db::Moment;
 use crate::door::{self, Done, Question, Slot, Wait};
 use crate::error::{Code, Error, Kind, Result};
+use crate::keys;
 use crate::metrics::Counters;
 use crate::op::{Held, Op, Outcome, Queues};
 use crate::pages::Changes;
-use crate::query::Answer;
+use crate::query::{Answer, Query};
 
 /// A batch run on the local state.
 pub(super) struct Executed {
@@ -25,11 +26,14 @@ pub(super) struct Executed {
 
 impl Writer {
     pub(super) async fn turn(&mut self, work: Work) {
-        let Work { slots, mut questions, collections, flushes, poll } = work;
+        let Work { slots, mut questions, exports, collections, flushes, poll } = work;
         if let Some(error) = self.halted.clone() {
             self.refuse_all(slots, questions, &error);
             for order in collections {
                 let _ = order.begun.send(Err(error.clone()));
+            }
+            for export in exports {
+                let _ = export.reply.send(Err(error.clone()));
             }
         } else {
             let moved = poll && self.poll().await;
@@ -42,6 +46,9 @@ impl Writer {
             }
             for order in collections {
                 self.collect(order).await;
+            }
+            for export in exports {
+                self.export(export).await;
             }
         }
         for done in flushes {
@@ -92,6 +99,9 @@ impl Writer {
             }
             if let Some(error) = self.halted.clone() {
                 return self.refuse_all(batch, vec![], &error);
+            }
+            if let Err(error) = self.check_writable() {
+                return fail(batch, &error);
             }
             let executed = match self.prepare(&batch).await {
                 Ok(executed) => executed,
@@ -299,6 +309,10 @@ impl Writer {
         for q in questions {
             let answer = match &refreshed {
                 Err(error) if stale(&q, fresh) => Err(error.clone()),
+                _ if matches!(q.query, Query::History { .. }) => {
+                    self.tell_history(q);
+                    continue;
+                }
                 _ => self.look_up(&q),
             };
             let _ = q.reply.send(answer);
@@ -311,6 +325,7 @@ impl Writer {
         let mut answer = self.chain.db.query(&q.query, &at)?;
         if let Answer::Stats(stats) = &mut answer {
             stats.commit_ms = self.chain.head.commit_ms;
+            stats.commit_id = keys::hex(&self.chain.head.commit_id);
         }
         Ok(answer)
     }
