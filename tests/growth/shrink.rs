@@ -78,7 +78,7 @@ async fn a_drained_file_shrinks_in_memory_and_in_the_bucket() -> Result<()> {
 #[tokio::test(start_paused = true)]
 async fn jobs_acked_one_by_one_pay_for_it_in_small_coins() -> Result<()> {
     let (_, file) = puppet(inline()).await?;
-    fill(&file, 6_000).await?;
+    fill(&file, 4_000).await?;
     let full = file.stats(None).await?.pages;
     let mut largest = 0;
     loop {

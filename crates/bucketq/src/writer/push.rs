@@ -56,6 +56,10 @@ impl Writer {
                     self.uploads.lost(&commit_id);
                 }
                 self.undo(changes);
+                // Where HEAD has no room for another segment, only a base makes some; one may have fallen below the floor.
+                if self.halted.is_none() && self.uploads.wants_base(&self.chain.head) {
+                    self.start_base();
+                }
                 return Pushed::NotApplied(error);
             }
         };
