@@ -156,7 +156,7 @@ impl Inner {
         match &done {
             Ok(c) => tracing::debug!(floor = c.floor, objects = c.objects, bytes = c.bytes, "collected"),
             Err(error) => {
-                tracing::warn!(%error, "nothing could be collected; it is tried again at the next floor")
+                tracing::warn!(%error, "nothing could be collected; it is tried again at the next floor");
             }
         }
         if let Some(reply) = order.reply {
