@@ -13,7 +13,7 @@ SEEDS ?= 1000
 KILLS ?= 400
 VENV := .venv
 
-.PHONY: help test test-servers miri sim crash bench-engine lint fmt deny tools clean prereqs gofakes3
+.PHONY: help test test-servers miri sim crash bench-engine bench-growth lint fmt deny tools clean prereqs gofakes3
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +37,9 @@ crash: prereqs  ## Kill KILLS processes at work (default 400), in a directory an
 
 bench-engine: prereqs  ## Measure the engine, optimised build; JSON on the last line, see benches/README.md
 	$(CARGO) run --locked --release -p bucketq-benches --bin engine
+
+bench-growth: prereqs  ## Measure opening, bases, shrinking, a million jobs, contention; JSON on the last line
+	$(CARGO) run --locked --release -p bucketq-benches --bin growth
 
 lint: prereqs $(VENV)/.ready  ## Check formatting, clippy with and without S3, rustdoc and spelling; changes nothing
 	$(CARGO) fmt --all --check

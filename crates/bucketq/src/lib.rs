@@ -14,7 +14,7 @@
 //! # Where things are
 //! Nouns: [`job`], [`lease`], [`op`], [`query`], [`error`], [`mod@env`], [`config`]. State: `pages`, `db`. Bytes:
 //! [`store`]. What lies in the bucket: `head`, `record`, `segment`, `base`, `wire`, `keys`. Joining both: `commit`,
-//! `settle`, `catchup`, `upload`, `time`, `writer`. Doors: `door`, `registry`, `file`, `claim`, `queue`.
+//! `settle`, `catchup`, `upload`, `gc`, `time`, `writer`. Doors: `door`, `registry`, `file`, `claim`, `queue`.
 //!
 //! docs/architecture.md is the same map with its borders; docs/format.md has every byte.
 
@@ -30,6 +30,7 @@ mod door;
 pub mod env;
 pub mod error;
 mod file;
+mod gc;
 pub mod head;
 pub mod job;
 pub mod keys;
@@ -61,7 +62,7 @@ pub use lease::{Lease, Token};
 pub use metrics::Metrics;
 pub use op::{Enqueued, Held, Op, Outcome, Queues};
 pub use operate::{check, restore};
-pub use query::{Answer, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, Stats};
+pub use query::{Answer, Collected, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, Stats};
 pub use queue::Queue;
 
 // The README's example compiles, or the tests fail.

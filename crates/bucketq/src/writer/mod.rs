@@ -1,10 +1,12 @@
 //! The actor that owns the connection: it takes mail, runs batches on the local state and publishes them.
 //!
 //! One writer per process and queue file; nothing else touches its pages. `gather` decides when a batch is complete,
-//! `turn` runs it and answers, `aside` starts what takes longer, `push` sends one attempt and settles it, `look` reads HEAD and follows it, `open` brings
-//! a writer to life; `wrong` breaks rules for the simulation. Nothing of an unsettled commit leaves this module (P11), and nothing executes during a put.
+//! `turn` runs it and answers, `aside` starts what takes longer, `push` sends one attempt and settles it, `look` reads HEAD
+//! and follows it, `open` brings a writer to life; `collect` raises the floor and has garbage deleted; `wrong` breaks rules
+//! for the simulation. Nothing of an unsettled commit leaves this module (P11), and nothing executes during a put.
 
 mod aside;
+mod collect;
 mod gather;
 mod look;
 mod open;
@@ -24,9 +26,10 @@ use tokio::time::Instant;
 use crate::catchup::Source;
 use crate::config::Options;
 use crate::db::{Db, Limits, Moment};
-use crate::door::{Export, Info, Mail, Question, Shared, Slot};
+use crate::door::{Collection, Export, Info, Mail, Question, Shared, Slot};
 use crate::env::Env;
 use crate::error::{Error, Result};
+use crate::gc::Collector;
 use crate::head::Head;
 use crate::pages::{Changes, PAGE, PageFile};
 use crate::store::{Store, Version};
@@ -48,6 +51,7 @@ struct Chain {
 struct Work {
     slots: Vec<Slot>,
     questions: Vec<Question>,
+    collections: Vec<Collection>,
     exports: Vec<Export>,
     flushes: Vec<tokio::sync::oneshot::Sender<()>>,
     /// It is time to look at the store for those who wait.
@@ -58,6 +62,7 @@ impl Work {
     fn is_empty(&self) -> bool {
         self.slots.is_empty()
             && self.questions.is_empty()
+            && self.collections.is_empty()
             && self.exports.is_empty()
             && self.flushes.is_empty()
             && !self.poll
@@ -81,6 +86,8 @@ struct Pace {
     looked_ms: i64,
     /// The newest foreign commit this writer met.
     foreign: Option<Instant>,
+    /// Commits since it last left others a gap.
+    since_gap: u32,
     /// Moving average of a record's size.
     record: usize,
     /// The largest record of late.
@@ -121,6 +128,9 @@ pub(crate) struct Writer {
     /// This writer's newest stored commit (P25).
     mine: Option<(u64, [u8; 16])>,
     uploads: Uploads,
+    collector: Collector,
+    /// A collection is asked for: the grace of the commit that raises the floor for it.
+    wish: Option<Duration>,
     zstd: zstd::bulk::Compressor<'static>,
     parked: VecDeque<Slot>,
     carry: Vec<Slot>,
@@ -137,6 +147,7 @@ impl Writer {
         while let Some(work) = self.gather().await {
             self.turn(work).await;
         }
+        self.collector.finish(self.request_limit()).await;
         let _ = ended.send(true);
     }
 
@@ -166,6 +177,7 @@ impl Writer {
     fn halt(&mut self, error: Error) -> Error {
         tracing::error!(%error, "the writer stops writing");
         self.shared.die();
+        self.collector.stop();
         self.halted.get_or_insert(error).clone()
     }
 

@@ -9,12 +9,13 @@ use tokio::sync::mpsc;
 
 use super::{Chain, Pace, Writer, back_off, writer_id};
 use crate::catchup::{Source, Trouble};
-use crate::commit::{self, Attempt, Fresh};
+use crate::commit::{self, Attempt, Care, Fresh};
 use crate::config::Options;
 use crate::db::{Db, Limits};
 use crate::door::{Mail, Shared};
 use crate::env::Env;
 use crate::error::{Code, Error, Kind, Result};
+use crate::gc::Collector;
 use crate::head::Head;
 use crate::keys;
 use crate::metrics::{Counted, Counters};
@@ -86,7 +87,10 @@ impl Writer {
         let time = opener.time;
         let pages = PageFile::new(found.pages);
         let db = Db::open(pages.connect(max_pages)?)?;
-        let mut uploads = Uploads::new(Arc::clone(&store), &name, Arc::clone(&options), env.clone());
+        let under_way = shared.base_under_way.clone();
+        let mut uploads =
+            Uploads::new(Arc::clone(&store), &name, Arc::clone(&options), env.clone(), under_way);
+        let collector = Collector::new(Arc::clone(&store), &name, Arc::clone(&options), env.clone());
         found.records.iter().for_each(|r| uploads.settled(r));
         let record = found.head.tail.last().map_or(1024, Record::encoded_len);
         let zstd = zstd::bulk::Compressor::new(1)
@@ -100,6 +104,8 @@ impl Writer {
             drawn: VecDeque::new(),
             mine: None,
             uploads,
+            collector,
+            wish: None,
             zstd,
             parked: VecDeque::new(),
             carry: vec![],
@@ -112,6 +118,7 @@ impl Writer {
                 polled: found.asked,
                 looked_ms: 0,
                 foreign: None,
+                since_gap: 0,
                 record,
                 largest: record,
                 swell: 1.0,
@@ -130,11 +137,14 @@ impl Writer {
 
 impl Opener {
     async fn open(&mut self) -> Result<Found> {
-        let mut last = None;
-        for tries in 0..TRIES {
+        let (mut last, mut tries) = (None, 0);
+        let until = self.env.monotonic() + self.options.deadline;
+        while tries < TRIES {
             match self.once().await {
                 Ok(Some(found)) => return Ok(found),
-                Ok(None) => {}
+                // Somebody made it, or collected what was being read: the next look finds another HEAD (P18).
+                Ok(None) if self.env.monotonic() < until => continue,
+                Ok(None) => tries += 1,
                 Err(error) => {
                     let passing = matches!(
                         error.code(),
@@ -144,6 +154,7 @@ impl Opener {
                         return Err(error);
                     }
                     last = Some(error);
+                    tries += 1;
                 }
             }
             back_off(&self.env, PAUSE.0, PAUSE.1, tries).await;
@@ -275,7 +286,9 @@ impl Opener {
         let mut zstd = zstd::bulk::Compressor::new(1)
             .map_err(|e| Error::new(Code::Internal, "zstd cannot be set up").because(e))?;
         let record = commit::record(&nothing, &attempt, &changes, after, 0, &mut zstd)?;
-        Ok(commit::next(&nothing, &attempt, &record, Fresh::default(), &self.options).encode().into())
+        Ok(commit::next(&nothing, &attempt, &record, Fresh::default(), &Care::none(), &self.options)
+            .encode()
+            .into())
     }
 }
 
