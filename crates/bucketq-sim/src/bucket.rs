@@ -122,6 +122,8 @@ pub struct Bucket {
     pub meddled: bool,
     /// What each life surely knows: the newest commit it was told of.
     pub known: BTreeMap<Who, (u64, [u8; 16])>,
+    /// Lives that have opened the queue file: what they saw before does not bind them.
+    pub opened: BTreeSet<Who>,
     /// The newest commit of each life's own that the store acknowledged to it.
     pub mine: BTreeMap<Who, (u64, [u8; 16])>,
     /// When each life was shown a history without a commit of its own.

@@ -118,7 +118,7 @@ impl Bucket {
             }
         }
         let known = self.known.entry(who).or_insert((0, [0; 16]));
-        if seq > known.0 {
+        if seq > known.0 || !self.opened.contains(&who) {
             *known = (seq, id);
         }
         if acknowledged {
