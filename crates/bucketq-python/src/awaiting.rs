@@ -87,9 +87,9 @@ impl Awaiting {
         exception: Bound<'_, PyAny>,
         value: Option<Bound<'_, PyAny>>,
         _traceback: Option<Bound<'_, PyAny>>,
-    ) -> PyErr {
+    ) -> PyResult<Py<PyAny>> {
         self.stop();
-        PyErr::from_value(value.unwrap_or(exception))
+        Err(PyErr::from_value(value.unwrap_or(exception)))
     }
 
     fn close(&self) {
