@@ -87,5 +87,4 @@ class AtomicBase:
         return self._file.call(Op.atomic(self._ops))
 
     def _committed(self, results: list[Any]) -> None:
-        # One enqueue holds one job, so its list of answers holds one.
-        self._results = tuple(_show.enqueued(r)[0] if isinstance(r, list) else r for r in results)
+        self._results = tuple(map(_show.result, results))

@@ -16,6 +16,11 @@ from bucketq.errors import Invalid
 if TYPE_CHECKING:
     from bucketq.types import Extras, Seconds
 
+Blob = tuple[bytes, str]
+"""Bytes and their content type."""
+Dict = dict[str, Any]
+"""What the engine knows of something, by name."""
+
 JSON = "application/json"
 TEXT = "text/plain"
 BYTES = "application/octet-stream"
@@ -114,8 +119,10 @@ def encode(data: Any, content_type: str | None = None) -> tuple[bytes, str]:
     match data:
         case bytes():
             return data, content_type or BYTES
-        case bytearray() | memoryview():
+        case bytearray():
             return bytes(data), content_type or BYTES
+        case memoryview():
+            return data.tobytes(), content_type or BYTES
         case str() if content_type is None or not is_json(content_type):
             try:
                 return data.encode(), content_type or TEXT
@@ -137,7 +144,9 @@ def decode(payload: bytes, content_type: str) -> Any:
         try:
             return json.loads(payload)
         except ValueError as error:
-            raise Invalid(f"the payload says {content_type} but is not JSON: {error}; see .payload") from error
+            raise Invalid(
+                f"the payload says {content_type} but is not JSON: {error}; see .payload"
+            ) from error
     return text(payload) if content_type.lower().startswith("text/") else payload
 
 

@@ -113,27 +113,27 @@ class JobBase:
         stage = "ended" if self.ended else "lost" if self.lost else f"attempt {self.attempt}"
         return f"<{type(self).__name__} {self.id} of {self.queue!r}, {stage}>"
 
-    def _ack(self, result: Any, then: Iterable[New]) -> _native.Call:
+    def _ack(self, result: Any, then: Iterable[New]) -> _native.Call[Any]:
         blob = None if result is None else convert.encode(result)
         ack = _native.Op.ack(self._held, blob)
-        steps = [
-            enqueue(one.queue or self.queue, [new(self._file, one.data, one.extras)]) for one in then
-        ]
+        steps = [enqueue(one.queue or self.queue, [new(self._file, one.data, one.extras)]) for one in then]
         return self._file.call(_native.Op.atomic([ack, *steps]) if steps else ack)
 
-    def _nack(self, error: object, delay: Seconds | None) -> _native.Call:
-        return self._file.call(_native.Op.nack(self._held, convert.maybe_millis(delay, "delay"), words(error)))
+    def _nack(self, error: object, delay: Seconds | None) -> _native.Call[Any]:
+        return self._file.call(
+            _native.Op.nack(self._held, convert.maybe_millis(delay, "delay"), words(error))
+        )
 
-    def _release(self) -> _native.Call:
+    def _release(self) -> _native.Call[Any]:
         return self._file.call(_native.Op.release(self._held))
 
-    def _reject(self, error: object) -> _native.Call:
+    def _reject(self, error: object) -> _native.Call[Any]:
         return self._file.call(_native.Op.reject(self._held, words(error)))
 
-    def _extend(self, lease: Seconds) -> _native.Call:
+    def _extend(self, lease: Seconds) -> _native.Call[Any]:
         return self._held.extend(convert.millis(lease, "lease"))
 
-    def _left(self, error: BaseException | None) -> _native.Call | None:
+    def _left(self, error: BaseException | None) -> _native.Call[Any] | None:
         """How leaving the block ends the job: ack, nack, or release when it was not the job's fault."""
         if self.ended:
             return None
@@ -166,7 +166,7 @@ class BatchBase(Generic[J]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self)} jobs>"
 
-    def _give_back(self) -> _native.Call | None:
+    def _give_back(self) -> _native.Call[Any] | None:
         untouched = [job for job in self._jobs if job._held.untouched]
         for job in untouched:
             job._held.give_back()

@@ -114,8 +114,10 @@ def page(
     expired: bool,
     after: int | None,
     limit: int,
-) -> _native.Call[tuple[list[_native.Dict], int | None]]:
+) -> _native.Call[tuple[list[convert.Dict], int | None]]:
     """Ask for a page of jobs."""
     after = None if after is None else convert.whole(after, "after", 0, 2**63 - 1)
     names = convert.names(states, "states")
-    return file.list(queue, names, convert.name(group, "group"), expired, after, convert.whole(limit, "limit", 1, 1000))
+    return file.list(
+        queue, names, convert.name(group, "group"), expired, after, convert.whole(limit, "limit", 1, 1000)
+    )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from bucketq import _convert as convert
+from bucketq._convert import Blob, Dict
 from bucketq.types import Enqueued, JobDetail, JobInfo, Page, QueueInfo, State, Stats
-
-if TYPE_CHECKING:
-    from bucketq._native import Blob, Dict
 
 TIMES = ("enqueued", "claimed", "finished", "expires")
 STATES: tuple[State, ...] = ("scheduled", "ready", "leased", "done", "dead", "cancelled")
@@ -52,6 +50,13 @@ def page(native: tuple[list[Dict], int | None]) -> Page:
 def enqueued(native: list[tuple[str, bool, int]]) -> list[Enqueued]:
     """One answer a job."""
     return [Enqueued(*one) for one in native]
+
+
+def result(native: Any) -> Any:
+    """What one change of an atomic answered. Its enqueues hold one job each, so there is one answer in the list."""
+    if isinstance(native, list):
+        return enqueued(cast("list[tuple[str, bool, int]]", native))[0]
+    return native
 
 
 def queue(native: Dict) -> QueueInfo:

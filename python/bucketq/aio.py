@@ -17,10 +17,11 @@ What a method does is said at the blocking one of the same name. A task that is 
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from os import PathLike, fspath
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 from bucketq import _convert as convert
 from bucketq import _native, _op, _show
@@ -64,7 +65,7 @@ class Job(JobBase):
         """Hold the job for this long from now, and keep it with leases of this length."""
         await self._extend(lease)
 
-    async def __aenter__(self) -> Job:
+    async def __aenter__(self) -> Self:
         self._held.work()
         return self
 
@@ -87,7 +88,7 @@ class Batch(BatchBase[Job]):
 
     __slots__ = ()
 
-    async def __aenter__(self) -> Batch:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -124,7 +125,7 @@ class Jobs:
             async with Batch(batch[0]._file, batch):
                 pass
 
-    async def __aenter__(self) -> Jobs:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -154,7 +155,7 @@ class Queue:
         *,
         chunk: int = 1000,
         progress: Callable[[int], object] | None = None,
-    ) -> list[Enqueued]:
+    ) -> builtins.list[Enqueued]:
         """Put many jobs into the queue: ``New``, or data alone. One commit per chunk, each chunk all or nothing."""
         done: list[Enqueued] = []
         with _op.telling(done):
@@ -258,7 +259,7 @@ class Atomic(AtomicBase):
 
     __slots__ = ()
 
-    async def __aenter__(self) -> Atomic:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -284,7 +285,7 @@ class QueueFile:
         self._file.check_queue(name)
         return Queue(self._file, name)
 
-    async def queues(self, *, max_age: Seconds | None = None) -> list[QueueInfo]:
+    async def queues(self, *, max_age: Seconds | None = None) -> builtins.list[QueueInfo]:
         """Every queue with its counts; with ``max_age``, state of that age will do."""
         return [_show.queue(one) for one in await self._file.queues(convert.maybe_millis(max_age, "max_age"))]
 
@@ -339,7 +340,7 @@ class QueueFile:
         """Answer everything sent before, and end. Waiting claims get Closed."""
         await self._file.close()
 
-    async def __aenter__(self) -> QueueFile:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

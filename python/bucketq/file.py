@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from types import TracebackType
-from typing import Unpack
+from typing import Self, Unpack
 
 from bucketq import _convert as convert
 from bucketq import _native, _op, _show
@@ -35,7 +36,7 @@ class Atomic(AtomicBase):
 
     __slots__ = ()
 
-    def __enter__(self) -> Atomic:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -61,9 +62,11 @@ class QueueFile:
         self._file.check_queue(name)
         return Queue(self._file, name)
 
-    def queues(self, *, max_age: Seconds | None = None) -> list[QueueInfo]:
+    def queues(self, *, max_age: Seconds | None = None) -> builtins.list[QueueInfo]:
         """Every queue with its counts; with ``max_age``, state of that age will do."""
-        return [_show.queue(one) for one in self._file.queues(convert.maybe_millis(max_age, "max_age")).wait()]
+        return [
+            _show.queue(one) for one in self._file.queues(convert.maybe_millis(max_age, "max_age")).wait()
+        ]
 
     def claim(
         self,
@@ -116,7 +119,7 @@ class QueueFile:
         """Answer everything sent before, and end. Waiting claims get Closed."""
         self._file.close().wait()
 
-    def __enter__(self) -> QueueFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

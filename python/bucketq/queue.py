@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from bucketq import _convert as convert
 from bucketq import _op, _show
@@ -48,7 +49,7 @@ class Job(JobBase):
         """Hold the job for this long from now, and keep it with leases of this length."""
         self._extend(lease).wait()
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Self:
         self._held.work()
         return self
 
@@ -71,7 +72,7 @@ class Batch(BatchBase[Job]):
 
     __slots__ = ()
 
-    def __enter__(self) -> Batch:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -108,7 +109,7 @@ class Jobs:
             with Batch(batch[0]._file, batch):
                 pass
 
-    def __enter__(self) -> Jobs:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -138,7 +139,7 @@ class Queue:
         *,
         chunk: int = 1000,
         progress: Callable[[int], object] | None = None,
-    ) -> list[Enqueued]:
+    ) -> builtins.list[Enqueued]:
         """Put many jobs into the queue: ``New``, or data alone. One commit per chunk, each chunk all or nothing.
 
         ``progress`` is called with the number of jobs enqueued so far. An error's ``enqueued`` has those that were

@@ -12,7 +12,9 @@ from typing import Any
 import bucketq
 from bucketq import aio
 
-PAIRS = {getattr(bucketq, name): getattr(aio, name) for name in aio.__all__ if inspect.isclass(getattr(aio, name))}
+PAIRS = {
+    getattr(bucketq, name): getattr(aio, name) for name in aio.__all__ if inspect.isclass(getattr(aio, name))
+}
 END = object()
 
 
@@ -49,7 +51,7 @@ class Lifted:
         await asyncio.to_thread(self.blocking.__enter__)
         return self
 
-    async def __aexit__(self, *error: Any) -> Any:
+    async def __aexit__(self, *error: object) -> Any:
         return await asyncio.to_thread(self.blocking.__exit__, *error)
 
     def __aiter__(self) -> Any:

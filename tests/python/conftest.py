@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from both import OPEN
 from servers import BUCKET, Server, s3
 

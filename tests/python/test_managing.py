@@ -1,7 +1,8 @@
 """Looking after queues, on both faces and every store."""
 
-import bucketq
 import pytest
+
+import bucketq
 from bucketq import New
 
 

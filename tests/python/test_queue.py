@@ -2,8 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
-import bucketq
 import pytest
+
+import bucketq
 from bucketq import Backoff, New
 
 
@@ -221,7 +222,7 @@ async def test_a_content_type_of_ones_own_is_kept(memory):
     async with await memory.open() as file:
         q = file.queue("q")
         await q.enqueue(b"<a/>", content_type="application/xml")
-        await q.enqueue('{"a":1}'.encode(), content_type="application/vnd.acme+json; charset=utf-8")
+        await q.enqueue(b'{"a":1}', content_type="application/vnd.acme+json; charset=utf-8")
         await q.enqueue(b"\xff", content_type="application/json")
         xml, acme, wrong = await q.claim(3)
         assert (xml.data, xml.text) == (b"<a/>", "<a/>")
