@@ -27,22 +27,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What `Call.__await__` returns: an iterator as asyncio's tasks want it.
 #[pyclass(frozen, module = "bucketq._native")]
 pub struct Awaiting {
-    work: Mutex<Option<Work>>,
     slot: Arc<Slot>,
 }
 
 impl Awaiting {
     pub fn new(py: Python<'_>, work: Work) -> PyResult<Self> {
-        let slot =
-            Slot { pump: Pump::of_running_loop(py)?, future: Mutex::new(None), woken: AtomicBool::new(false) };
-        Ok(Self { work: Mutex::new(Some(work)), slot: Arc::new(slot) })
-    }
-
-    fn stop(&self) {
-        // Neither is dropped while its lock is held: a drop may run code of anybody.
-        let work = lock(&self.work).take();
-        let future = lock(&self.slot.future).take();
-        drop((work, future));
+        let slot = Slot {
+            pump: Pump::of_running_loop(py)?,
+            work: Mutex::new(Some(work)),
+            future: Mutex::new(None),
+            woken: AtomicBool::new(false),
+        };
+        Ok(Self { slot: Arc::new(slot) })
     }
 }
 
@@ -55,7 +51,7 @@ impl Awaiting {
     /// Poll. Ready ends the iteration with the answer; otherwise the task waits for a future of its loop.
     fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let runtime = runtime::get().or_raise(py)?;
-        let Some(mut work) = lock(&self.work).take() else {
+        let Some(mut work) = lock(&self.slot.work).take() else {
             return Err(PyRuntimeError::new_err("this call has run already"));
         };
         self.slot.woken.store(false, SeqCst);
@@ -67,7 +63,7 @@ impl Awaiting {
             Poll::Ready(Err(error)) => Err(raised(py, &error)),
             Poll::Ready(Ok(reply)) => Err(PyStopIteration::new_err((reply(py)?,))),
             Poll::Pending => {
-                *lock(&self.work) = Some(work);
+                *lock(&self.slot.work) = Some(work);
                 // A wake-up since then is delivered by the loop, which is busy with this step.
                 let future = self.slot.pump.event_loop.call_method0(py, intern!(py, "create_future"))?;
                 *lock(&self.slot.future) = Some(future.clone_ref(py));
@@ -88,21 +84,32 @@ impl Awaiting {
         value: Option<Bound<'_, PyAny>>,
         _traceback: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        self.stop();
+        self.slot.stop();
         Err(PyErr::from_value(value.unwrap_or(exception)))
     }
 
     fn close(&self) {
-        self.stop();
+        self.slot.stop();
     }
 }
 
 /// Where a wake-up of one future goes.
 struct Slot {
     pump: Arc<Pump>,
+    work: Mutex<Option<Work>>,
     /// What the task waits for.
     future: Mutex<Option<Py<PyAny>>>,
     woken: AtomicBool,
+}
+
+impl Slot {
+    /// Nobody wants the answer any more: what it may have claimed goes back.
+    fn stop(&self) {
+        // Neither is dropped while its lock is held: a drop may run code of anybody.
+        let work = lock(&self.work).take();
+        let future = lock(&self.future).take();
+        drop((work, future));
+    }
 }
 
 impl Wake for Slot {
@@ -155,8 +162,9 @@ impl Pump {
         let event_loop = self.event_loop.clone_ref(py);
         let deliver = Deliver { pump: Arc::clone(&self) };
         if event_loop.call_method1(py, intern!(py, "call_soon_threadsafe"), (deliver,)).is_err() {
-            // The loop is closed: nobody waits any more.
-            lock(&self.woken).clear();
+            // The loop is closed: its tasks will never go on.
+            let woken = mem::take(&mut *lock(&self.woken));
+            woken.iter().for_each(|slot| slot.stop());
         }
     }
 }
