@@ -84,7 +84,9 @@ pub fn options(settings: &Bound<'_, PyDict>) -> PyResult<Result<Options>> {
             Some(Credentials { access_key, secret_key, session_token: token })
         }
         (None, None) => None,
-        _ => return Ok(Err(refused("access_key and secret_key go together: give both or neither".to_owned()))),
+        _ => {
+            return Ok(Err(refused("access_key and secret_key go together: give both or neither".to_owned())));
+        }
     };
     Ok(Ok(options))
 }

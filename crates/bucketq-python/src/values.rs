@@ -106,15 +106,12 @@ pub fn metrics<'py>(py: Python<'py>, metrics: &Metrics) -> PyResult<Bound<'py, P
 pub fn outcome(py: Python<'_>, outcome: &Outcome) -> PyResult<Py<PyAny>> {
     match outcome {
         Outcome::Enqueued(all) => {
-            let all: Vec<_> =
-                all.iter().map(|e| (e.id.to_string(), e.deduplicated, e.commit_seq)).collect();
+            let all: Vec<_> = all.iter().map(|e| (e.id.to_string(), e.deduplicated, e.commit_seq)).collect();
             all.into_py_any(py)
         }
-        Outcome::Acked
-        | Outcome::Released
-        | Outcome::Rejected
-        | Outcome::Paused
-        | Outcome::Resumed => Ok(py.None()),
+        Outcome::Acked | Outcome::Released | Outcome::Rejected | Outcome::Paused | Outcome::Resumed => {
+            Ok(py.None())
+        }
         Outcome::Nacked { state, .. } | Outcome::Cancelled { was: state } => state.as_str().into_py_any(py),
         Outcome::Requeued { run } => run.into_py_any(py),
         Outcome::Purged { count } => count.into_py_any(py),
