@@ -54,7 +54,7 @@ lint: prereqs $(VENV)/.ready develop  ## Check formatting, clippy, rustdoc, Pyth
 	$(VENV)/bin/ruff check --quiet python tests/python
 	$(VENV)/bin/ruff format --quiet --check python tests/python
 	$(VENV)/bin/pyright --project .pyright.json
-	$(VENV)/bin/stubtest bucketq._native
+	MYPY_CACHE_DIR=$(VENV)/mypy $(VENV)/bin/stubtest bucketq._native
 	$(VENV)/bin/typos
 
 fmt: $(VENV)/.ready  ## Format the code in place

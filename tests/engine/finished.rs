@@ -6,7 +6,7 @@ use bucketq::{Code, JobId, Payload, Result, State};
 use bucketq_tests::clock::{now, pass};
 use bucketq_tests::given::{inline, on_puppet, puppet, refused};
 
-const LEASE: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_mins(1);
 
 #[tokio::test(start_paused = true)]
 async fn a_job_finished_in_this_process_is_noticed_at_once() -> Result<()> {

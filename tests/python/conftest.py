@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis.configuration import set_hypothesis_home_dir
 
 from both import OPEN
-from servers import BUCKET, Server, s3
+from servers import BUCKET, ROOT, Server, s3
 
 NUMBERS = itertools.count()
 TIME_LIMIT = 60.0
+
+set_hypothesis_home_dir(ROOT / ".venv" / "hypothesis")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -74,7 +74,7 @@ def test_misspelt_names_are_told_the_nearest_one(file):
     with pytest.raises(TypeError, match="did you mean delay"):
         file.queue("q").enqueue(1, dely=5)
     with pytest.raises(TypeError, match="did you mean priority"):
-        New(1, priorty=5)
+        New(1, priority_=5)
     with pytest.raises(bucketq.Invalid, match="did you mean deadline") as caught:
         bucketq.open("memory://x", deadlin=5)
     assert caught.value.code == "option"

@@ -74,7 +74,7 @@ async def test_purge_deletes_jobs_in_these_states(memory):
         assert await q.purge(["done"]) == 1
         assert await q.purge(["ready", "scheduled"]) == 4
         with pytest.raises(bucketq.Invalid, match="no state"):
-            await q.purge(["redy"])
+            await q.purge(["finished"])
         with pytest.raises(bucketq.Invalid, match=r"\['done'\]"):
             await q.purge("done")
 

@@ -164,7 +164,9 @@ impl Pump {
         if event_loop.call_method1(py, intern!(py, "call_soon_threadsafe"), (deliver,)).is_err() {
             // The loop is closed: its tasks will never go on.
             let woken = mem::take(&mut *lock(&self.woken));
-            woken.iter().for_each(|slot| slot.stop());
+            for slot in woken {
+                slot.stop();
+            }
         }
     }
 }

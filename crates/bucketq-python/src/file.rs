@@ -99,7 +99,9 @@ impl File {
         let (file, ends, op) = (self.file(), op.ends.clone(), op.op.clone());
         let work = async move {
             let done = file.call(op).await?;
-            ends.iter().for_each(|kept| kept.end());
+            for kept in ends {
+                kept.end();
+            }
             Ok(done.outcome)
         };
         Call::new(work, |py, outcome| values::outcome(py, &outcome))
@@ -142,6 +144,7 @@ impl File {
 
     /// A page of jobs and the cursor of the next one.
     #[expect(clippy::needless_pass_by_value, reason = "Python hands over a list")]
+    #[expect(clippy::too_many_arguments, reason = "each is a thing to filter by")]
     fn list(
         &self,
         py: Python<'_>,

@@ -93,6 +93,7 @@ fn id(py: Python<'_>, text: &str) -> PyResult<JobId> {
 }
 
 #[pymethods]
+#[expect(clippy::needless_pass_by_value, reason = "Python hands over lists")]
 impl Op {
     #[staticmethod]
     fn enqueue(queue: String, jobs: Vec<PyRef<'_, New>>) -> Self {
@@ -136,7 +137,6 @@ impl Op {
     }
 
     #[staticmethod]
-    #[expect(clippy::needless_pass_by_value, reason = "Python hands over a list")]
     fn purge(py: Python<'_>, queue: String, states: Vec<String>) -> PyResult<Self> {
         Ok(bucketq::Op::Purge { queue, states: values::states(&states).or_raise(py)? }.into())
     }

@@ -85,7 +85,9 @@ pub fn options(settings: &Bound<'_, PyDict>) -> PyResult<Result<Options>> {
         }
         (None, None) => None,
         _ => {
-            return Ok(Err(refused("access_key and secret_key go together: give both or neither".to_owned())));
+            return Ok(Err(refused(
+                "access_key and secret_key go together: give both or neither".to_owned(),
+            )));
         }
     };
     Ok(Ok(options))

@@ -22,9 +22,8 @@ impl QueueFile {
         let mut max_age = Duration::ZERO;
         loop {
             // Not held while sleeping: the handle may be closed meanwhile.
-            let found = match self.ask(Query::Get(id), Some(max_age)).await? {
-                Answer::Job(job) => job,
-                _ => return Err(Error::new(Code::Internal, "another answer than asked for")),
+            let Answer::Job(found) = self.ask(Query::Get(id), Some(max_age)).await? else {
+                return Err(Error::new(Code::Internal, "another answer than asked for"));
             };
             match found {
                 None => return Err(Error::new(Code::NoSuchJob, format!("there is no job {id}"))),
