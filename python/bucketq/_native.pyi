@@ -2,17 +2,24 @@
 
 import builtins
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, Self, TypeVar, final
 
 from bucketq._convert import Blob, Dict
 
-__all__ = ["Call", "File", "Held", "New", "Op", "codes", "kinds", "open"]
+__all__ = ["Call", "Clock", "File", "Held", "New", "Op", "codes", "kinds", "open", "open_test"]
 
 _T = TypeVar("_T", covariant=True)
 
 def open(url: str, settings: Dict) -> Call[File]: ...
 def kinds() -> list[tuple[str, str, str, int, int]]: ...
 def codes() -> list[tuple[str, str, str]]: ...
+def open_test(settings: Dict, clock: Clock | None = None, request_us: int = 0) -> Call[File]: ...
+
+@final
+class Clock:
+    def __new__(cls) -> Self: ...
+    def advance(self, ms: int) -> None: ...
+    def now_ms(self) -> int: ...
 
 @final
 class Call(Generic[_T]):

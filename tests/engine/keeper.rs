@@ -18,7 +18,7 @@ async fn kept(jobs: u32) -> Result<(Puppet, QueueFile, Keeper, Vec<Kept>)> {
     }
     let (keeper, task) = Keeper::new(&file)?;
     tokio::spawn(task);
-    let taken = q.claim(jobs).lease(LEASE).await?;
+    let taken = if jobs == 0 { vec![] } else { q.claim(jobs).lease(LEASE).await? };
     let kept = taken.iter().map(|t| keeper.keep(t, LEASE)).collect();
     Ok((puppet, file, keeper, kept))
 }
@@ -131,6 +131,24 @@ async fn a_longer_lease_is_extended_less_often() -> Result<()> {
     pass(LEASE * 10).await;
     assert_eq!(puppet.requests().puts, before + 1);
     assert!(kept[0].remaining() > LEASE * 80);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_only_watched_is_lost_when_its_lease_runs_out_and_handed_back_before() -> Result<()> {
+    let (_, file, keeper, kept) = kept(0).await?;
+    assert!(kept.is_empty());
+    file.queue("q")?.enqueue(Payload::text("x")).await?;
+    let taken = file.claim(1).lease(LEASE).await?;
+    drop(keeper.watch_only(&taken[0], LEASE));
+    keeper.flush().await;
+    let taken = file.claim(1).lease(LEASE).await?;
+    assert_eq!(taken[0].job.attempt, 1);
+    let watched = keeper.watch_only(&taken[0], LEASE);
+    watched.extend(&file, LEASE).await?;
+    pass(LEASE).await;
+    assert!(watched.is_lost());
+    assert_eq!(attempt(&file).await?, Some(2));
     file.close().await
 }
 

@@ -19,10 +19,19 @@ use crate::{runtime, settings, values};
 pub struct File {
     /// Always there; taken only by drop.
     open: Option<(QueueFile, Keeper)>,
+    /// Whether the leases of claimed jobs are extended.
+    extends: bool,
     pid: u32,
 }
 
 impl File {
+    /// The handle with a keeper for what it claims.
+    pub fn of(file: QueueFile, extends: bool) -> bucketq::Result<Self> {
+        let (keeper, task) = Keeper::new(&file)?;
+        runtime::get()?.spawn(task);
+        Ok(Self { open: Some((file, keeper)), extends, pid: std::process::id() })
+    }
+
     fn file(&self) -> QueueFile {
         self.parts().0.clone()
     }
@@ -45,12 +54,7 @@ impl Drop for File {
 #[pyfunction]
 pub fn open(py: Python<'_>, url: String, settings: &Bound<'_, PyDict>) -> PyResult<Call> {
     let options = settings::options(settings)?.or_raise(py)?;
-    let work = async move {
-        let file = QueueFile::open(&url, options).await?;
-        let (keeper, task) = Keeper::new(&file)?;
-        runtime::get()?.spawn(task);
-        Ok(File { open: Some((file, keeper)), pid: std::process::id() })
-    };
+    let work = async move { File::of(QueueFile::open(&url, options).await?, true) };
     Ok(Call::new(work, |py, file| file.into_py_any(py)))
 }
 
@@ -117,7 +121,7 @@ impl File {
         wait_ms: Option<u64>,
         worker: Option<String>,
     ) -> Call {
-        let (file, keeper) = self.parts().clone();
+        let ((file, keeper), extends) = (self.parts().clone(), self.extends);
         let lease = Duration::from_millis(lease_ms);
         let mut request = file.claim(max).lease(lease).queues(queues.map_or(Queues::Any, Queues::Named));
         request = match wait_ms {
@@ -131,7 +135,12 @@ impl File {
         let work = async move {
             // From here on each job is owned: it is handed back if nobody takes it.
             let taken = request.await?.into_iter();
-            Ok(taken.map(|t| Held::new(t, &keeper, &file, lease)).collect::<Vec<_>>())
+            Ok(taken
+                .map(|t| {
+                    let kept = if extends { keeper.keep(&t, lease) } else { keeper.watch_only(&t, lease) };
+                    Held::new(t, kept, &file)
+                })
+                .collect::<Vec<_>>())
         };
         Call::new(work, |py, held| held.into_py_any(py))
     }

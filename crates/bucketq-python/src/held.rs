@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bucketq::{Keeper, Kept, QueueFile, Taken};
+use bucketq::{Kept, QueueFile, Taken};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -22,9 +22,8 @@ pub struct Held {
 }
 
 impl Held {
-    pub fn new(taken: Taken, keeper: &Keeper, file: &QueueFile, lease: std::time::Duration) -> Self {
-        let kept = Some(Arc::new(keeper.keep(&taken, lease)));
-        Self { taken, file: file.clone(), kept, pid: std::process::id() }
+    pub fn new(taken: Taken, kept: Kept, file: &QueueFile) -> Self {
+        Self { taken, file: file.clone(), kept: Some(Arc::new(kept)), pid: std::process::id() }
     }
 
     pub fn kept(&self) -> &Kept {

@@ -1,7 +1,7 @@
 //! The Python module `bucketq._native`: the engine's handles as Python objects, and nothing more.
 //!
 //! `call` turns one future of the engine into a blocking call or an awaitable; `waiting` and `awaiting` are the two
-//! ways to drive it; `file`, `held` and `op` wrap the engine's nouns; `values` and `settings` convert; `errors` raises.
+//! ways to drive it; `file`, `held` and `op` wrap the engine's nouns; `values` and `settings` convert; `errors` raises; `testing` is for users' tests.
 //! The package python/bucketq is the only caller. Rules live in the engine, conveniences in Python.
 
 use pyo3::prelude::*;
@@ -14,6 +14,7 @@ mod held;
 mod op;
 mod runtime;
 mod settings;
+mod testing;
 mod values;
 mod waiting;
 
@@ -26,5 +27,6 @@ mod _native {
         file::{File, open},
         held::Held,
         op::{New, Op},
+        testing::{Clock, open_test},
     };
 }

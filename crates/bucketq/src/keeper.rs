@@ -43,6 +43,8 @@ enum Mail {
 #[derive(Debug)]
 struct Watched {
     held: Held,
+    /// False: its lease runs out unless its holder extends it.
+    is_extended: bool,
     stage: AtomicU8,
     times: Mutex<Times>,
 }
@@ -97,12 +99,24 @@ impl Keeper {
 
     /// Keep this job, claimed with this lease.
     pub fn keep(&self, taken: &Taken, lease: Duration) -> Kept {
+        self.watch(taken, lease, true)
+    }
+
+    /// Watch over this job without extending its lease, for tests in which it runs out.
+    pub fn watch_only(&self, taken: &Taken, lease: Duration) -> Kept {
+        self.watch(taken, lease, false)
+    }
+
+    fn watch(&self, taken: &Taken, lease: Duration, is_extended: bool) -> Kept {
         let watched = Arc::new(Watched {
             held: taken.held(),
+            is_extended,
             stage: AtomicU8::new(UNTOUCHED),
             times: Mutex::new(Times { lease, deadline: taken.deadline }),
         });
-        self.send(Mail::Keep(Arc::clone(&watched)));
+        if is_extended {
+            self.send(Mail::Keep(Arc::clone(&watched)));
+        }
         Kept { keeper: self.clone(), watched }
     }
 
@@ -176,7 +190,9 @@ impl Kept {
         }
         self.watched.set(Times { lease, deadline: extended? });
         // Told anew: a longer lease is extended less often.
-        self.keeper.send(Mail::Keep(Arc::clone(&self.watched)));
+        if self.watched.is_extended {
+            self.keeper.send(Mail::Keep(Arc::clone(&self.watched)));
+        }
         Ok(())
     }
 }
