@@ -25,7 +25,7 @@ from bucketq.errors import (
     QueueFull,
     Unavailable,
 )
-from bucketq.file import Atomic, QueueFile, open
+from bucketq.file import Atomic, QueueFile, open, probe
 from bucketq.queue import Batch, Job, Jobs, Queue
 from bucketq.types import (
     Backoff,
@@ -35,6 +35,7 @@ from bucketq.types import (
     JobInfo,
     New,
     Page,
+    ProbeReport,
     QueueInfo,
     Settings,
     State,
@@ -62,6 +63,7 @@ __all__ = [
     "NotFound",
     "OutcomeUnknown",
     "Page",
+    "ProbeReport",
     "Queue",
     "QueueFile",
     "QueueFull",
@@ -71,4 +73,5 @@ __all__ = [
     "Stats",
     "Unavailable",
     "open",
+    "probe",
 ]

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from bucketq import _convert as convert
 from bucketq._convert import Blob, Dict
-from bucketq.types import Enqueued, JobDetail, JobInfo, Page, QueueInfo, State, Stats
+from bucketq.types import Enqueued, JobDetail, JobInfo, Page, ProbeReport, QueueInfo, State, Stats
 
 TIMES = ("enqueued", "claimed", "finished", "expires")
 STATES: tuple[State, ...] = ("scheduled", "ready", "leased", "done", "dead", "cancelled")
@@ -71,6 +71,12 @@ def counts(name: str, native: list[Dict]) -> QueueInfo:
     """The queue of this name; an empty one when no job has made it yet."""
     found = [queue(one) for one in native if one["name"] == name]
     return found[0] if found else QueueInfo(name, False, dict.fromkeys(STATES, 0), 0, 0, None)
+
+
+def report(native: Dict) -> ProbeReport:
+    """What a probe found."""
+    fields = dict(native)
+    return ProbeReport(took=timedelta(microseconds=fields.pop("took_us")), **fields)
 
 
 def stats(native: Dict) -> Stats:

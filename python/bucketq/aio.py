@@ -29,15 +29,34 @@ from bucketq._atomic import AtomicBase
 from bucketq._job import LEASE, BatchBase, JobBase
 from bucketq._native import Op
 from bucketq.errors import Error
-from bucketq.types import Enqueued, Extras, JobDetail, New, Page, QueueInfo, Seconds, Settings, State, Stats
+from bucketq.types import (
+    Enqueued,
+    Extras,
+    JobDetail,
+    New,
+    Page,
+    ProbeReport,
+    QueueInfo,
+    Seconds,
+    Settings,
+    State,
+    Stats,
+)
 
-__all__ = ["Atomic", "Batch", "Job", "Jobs", "Queue", "QueueFile", "open"]
+__all__ = ["Atomic", "Batch", "Job", "Jobs", "Queue", "QueueFile", "open", "probe"]
 
 
 async def open(url: str | PathLike[str], **settings: Unpack[Settings]) -> QueueFile:
     """As ``bucketq.open``: ``async with await open(...) as file``."""
     url = fspath(url)
     return QueueFile(await _native.open(url, convert.native_settings(settings)), url)
+
+
+async def probe(
+    url: str | PathLike[str], *, thorough: bool = True, **settings: Unpack[Settings]
+) -> ProbeReport:
+    """Test the compare-and-swap of the store at this URL, as ``bucketq.probe``."""
+    return _show.report(await _native.probe(fspath(url), thorough, convert.native_settings(settings)))
 
 
 class Job(JobBase):

@@ -13,9 +13,9 @@ from bucketq import _native, _op, _show
 from bucketq._atomic import AtomicBase
 from bucketq._job import LEASE
 from bucketq.queue import Batch, Job, Queue
-from bucketq.types import JobDetail, Page, QueueInfo, Seconds, Settings, State, Stats
+from bucketq.types import JobDetail, Page, ProbeReport, QueueInfo, Seconds, Settings, State, Stats
 
-__all__ = ["Atomic", "QueueFile", "open"]
+__all__ = ["Atomic", "QueueFile", "open", "probe"]
 
 
 def open(url: str | PathLike[str], **settings: Unpack[Settings]) -> QueueFile:
@@ -29,6 +29,14 @@ def open(url: str | PathLike[str], **settings: Unpack[Settings]) -> QueueFile:
     """
     url = fspath(url)
     return QueueFile(_native.open(url, convert.native_settings(settings)).wait(), url)
+
+
+def probe(url: str | PathLike[str], *, thorough: bool = True, **settings: Unpack[Settings]) -> ProbeReport:
+    """Test the compare-and-swap of the store at this URL, as is done less thoroughly before a queue file is made.
+
+    Raises Unavailable with what the store did if it fails. Objects ``name.probe-...`` are made and removed.
+    """
+    return _show.report(_native.probe(fspath(url), thorough, convert.native_settings(settings)).wait())
 
 
 class Atomic(AtomicBase):

@@ -17,6 +17,7 @@ __all__ = [
     "JobInfo",
     "New",
     "Page",
+    "ProbeReport",
     "QueueInfo",
     "Seconds",
     "Settings",
@@ -247,6 +248,22 @@ class QueueInfo:
     """Scheduled jobs whose time has come; they also count as scheduled."""
     oldest_ready: timedelta | None
     """How long the job that has been claimable longest has waited."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """A store that passed the probe."""
+
+    store: str
+    rounds: int
+    """Each a race to create and a race to replace."""
+    writers: int
+    """Writers in each race."""
+    conflicts: int
+    """Writes the store refused, as it should."""
+    unanswered: int
+    """Writes without a clear answer."""
+    took: timedelta
 
 
 @dataclass(frozen=True, slots=True)

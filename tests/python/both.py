@@ -76,8 +76,13 @@ class Lifted:
         return repr(self.blocking)
 
 
+async def probe_blocking(*args: Any, **settings: Any) -> Any:
+    return await in_thread(bucketq.probe, *args, **settings)
+
+
 async def open_blocking(*args: Any, **settings: Any) -> Any:
     return await in_thread(bucketq.open, *args, **settings)
 
 
 OPEN = {"blocking": open_blocking, "aio": aio.open}
+PROBE = {"blocking": probe_blocking, "aio": aio.probe}

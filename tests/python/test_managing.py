@@ -3,6 +3,7 @@
 import pytest
 
 import bucketq
+from both import PROBE
 from bucketq import New
 
 
@@ -173,3 +174,10 @@ async def test_a_loop_left_early_gives_back_what_it_prefetched(box):
                     break
         counts = (await q.counts()).counts
         assert (counts["ready"], counts["leased"], counts["done"]) == (4, 0, 1)
+
+
+async def test_a_store_that_keeps_its_word_passes_the_probe(box):
+    report = await PROBE[box.face](box.url, thorough=False, **box.settings)
+    assert report.rounds == 3
+    assert report.conflicts >= report.rounds * 2 * (report.writers - 1) - report.unanswered
+    assert report.took.total_seconds() > 0

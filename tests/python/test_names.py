@@ -13,7 +13,7 @@ from bucketq import _convert, _native, aio, errors, types
 from servers import ROOT
 from typed import awaitable, blocking
 
-CLASSES = [name for name in aio.__all__ if name != "open"]
+CLASSES = [name for name in aio.__all__ if name not in ("open", "probe")]
 PARITY = {
     "__enter__": "__aenter__",
     "__exit__": "__aexit__",

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bucketq::{Cursor, Detail, Filter, Keeper, QueueFile, Queues};
+use bucketq::store::probe::{ROUNDS_AT_CREATION, ROUNDS_THOROUGH, WRITERS};
+use bucketq::store::{self, StoreUrl, open_separately};
+use bucketq::{Cursor, Detail, Env, Filter, Keeper, QueueFile, Queues};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -13,6 +15,9 @@ use crate::errors::OrRaise;
 use crate::held::Held;
 use crate::op::{Blob, Extras, New, Op, payload};
 use crate::{runtime, settings, values};
+
+/// Connections that a probe races over.
+const CONNECTIONS: usize = 4;
 
 /// A queue file that is open.
 #[pyclass(frozen, module = "bucketq._native")]
@@ -60,6 +65,20 @@ pub fn open(py: Python<'_>, url: String, settings: &Bound<'_, PyDict>) -> PyResu
 
 fn show_detail(py: Python<'_>, found: Option<Detail>) -> PyResult<Py<PyAny>> {
     found.map_or_else(|| Ok(py.None()), |detail| values::detail(py, &detail))
+}
+
+/// Put the store of this URL through its paces, in as many rounds as at creation or in many. Nothing is opened there.
+#[pyfunction]
+pub fn probe(py: Python<'_>, url: String, thorough: bool, settings: &Bound<'_, PyDict>) -> PyResult<Call> {
+    let options = settings::options(settings)?.or_raise(py)?;
+    let work = async move {
+        options.check()?;
+        let (url, env) = (StoreUrl::parse(&url)?, Env::default());
+        let stores = open_separately(&url, &options, &env, CONNECTIONS).await?;
+        let rounds = if thorough { ROUNDS_THOROUGH } else { ROUNDS_AT_CREATION };
+        store::probe(&stores, url.name(), rounds, WRITERS, &env).await
+    };
+    Ok(Call::new(work, |py, report| values::report(py, &report)))
 }
 
 #[pymethods]

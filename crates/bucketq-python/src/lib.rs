@@ -24,7 +24,7 @@ mod _native {
     use crate::{
         call::Call,
         errors::{codes, kinds},
-        file::{File, open},
+        file::{File, open, probe},
         held::Held,
         op::{New, Op},
         testing::{Clock, open_test},

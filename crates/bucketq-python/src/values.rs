@@ -1,5 +1,6 @@
 //! What the engine answers, as plain Python values: ids are text, times are milliseconds. The package makes them nice.
 
+use bucketq::store::ProbeReport;
 use bucketq::{Detail, Job, Metrics, Outcome, Page, Payload, QueueInfo, State, Stats};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyRuntimeError;
@@ -100,6 +101,19 @@ pub fn metrics<'py>(py: Python<'py>, metrics: &Metrics) -> PyResult<Bound<'py, P
         }
     }
     Ok(dict)
+}
+
+/// What a probe found.
+pub fn report(py: Python<'_>, report: &ProbeReport) -> PyResult<Py<PyAny>> {
+    let dict = dict! { py,
+        "store": &report.store,
+        "rounds": report.rounds,
+        "writers": report.writers,
+        "conflicts": report.conflicts,
+        "unanswered": report.unanswered,
+        "took_us": report.took.as_micros() as u64,
+    };
+    dict.into_py_any(py)
 }
 
 /// What an op did.
