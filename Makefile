@@ -13,7 +13,7 @@ SEEDS ?= 1000
 KILLS ?= 400
 VENV := .venv
 
-.PHONY: help test test-python test-servers miri sim crash bench-engine lint fmt deny tools clean prereqs gofakes3 develop
+.PHONY: help test test-python test-servers miri sim crash bench-engine bench-python lint fmt deny tools clean prereqs gofakes3 develop
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -28,7 +28,7 @@ test-python: develop gofakes3  ## Build the Python package and run its tests; AR
 
 develop: prereqs $(VENV)/.ready  ## Build the Python package (dev profile, some minutes at first) into .venv
 	@echo 'building the Python package: some minutes at first, seconds later'
-	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin --quiet develop --uv
+	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv
 
 test-servers: prereqs  ## Run the tests against real S3 servers behind a faulty network; says which server is missing
 	@.ci/tools all || true
@@ -46,21 +46,26 @@ crash: prereqs  ## Kill KILLS processes at work (default 400), in a directory an
 bench-engine: prereqs  ## Measure the engine, optimised build; JSON on the last line, see benches/README.md
 	$(CARGO) run --locked --release -p bucketq-benches --bin engine
 
+bench-python: prereqs $(VENV)/.ready  ## Measure what Python adds to the engine, optimised build; JSON on the last line
+	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --release
+	$(CARGO) build --locked --release -p bucketq-benches --bin callers
+	$(VENV)/bin/python benches/python.py "$${CARGO_TARGET_DIR:-target}/release/callers" $(ARGS)
+
 lint: prereqs $(VENV)/.ready develop  ## Check formatting, clippy, rustdoc, Python's types and spelling; changes nothing
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --locked -p bucketq --no-default-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps --quiet
-	$(VENV)/bin/ruff check --quiet python tests/python
-	$(VENV)/bin/ruff format --quiet --check python tests/python
+	$(VENV)/bin/ruff check --quiet python tests/python benches
+	$(VENV)/bin/ruff format --quiet --check python tests/python benches
 	$(VENV)/bin/pyright --project .pyright.json
 	MYPY_CACHE_DIR=$(VENV)/mypy $(VENV)/bin/stubtest bucketq._native
 	$(VENV)/bin/typos
 
 fmt: $(VENV)/.ready  ## Format the code in place
 	$(CARGO) fmt --all
-	$(VENV)/bin/ruff check --quiet --fix-only python tests/python
-	$(VENV)/bin/ruff format --quiet python tests/python
+	$(VENV)/bin/ruff check --quiet --fix-only python tests/python benches
+	$(VENV)/bin/ruff format --quiet python tests/python benches
 
 deny:  ## Check dependencies for vulnerabilities, licences and sources; needs cargo-deny and the network
 	@command -v cargo-deny >/dev/null || { echo 'missing: cargo-deny; run: cargo install --locked cargo-deny'; exit 1; }
