@@ -22,7 +22,7 @@ def open(url: str | PathLike[str], **settings: Unpack[Settings]) -> QueueFile:
     """Open a queue file, made if there is none: ``s3://bucket/path/name``, a path, or ``memory://name``.
 
     >>> import bucketq
-    >>> with bucketq.open("memory://jobs") as file:
+    >>> with bucketq.open("memory://opened") as file:
     ...     receipt = file.queue("emails").enqueue({"to": "ada@example.org"})
     ...     file.queue("emails").counts().counts["ready"]
     1
