@@ -67,7 +67,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "doors",
-        modules: &["door", "registry", "file", "claim", "queue"],
+        modules: &["door", "registry", "file", "claim", "queue", "keeper", "finished"],
         uses: &["nouns"],
         crates: &["async_trait", "bytes", "futures_util", "serde", "serde_json", "tokio", "tracing", "uuid"],
     },

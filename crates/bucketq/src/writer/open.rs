@@ -227,7 +227,17 @@ impl Opener {
         let body = if let Some(body) = self.sent.clone() {
             body
         } else {
-            self.refuse_orphans().await?;
+            if let Some(base) = self.orphan().await? {
+                // Unless somebody made it since it was looked for.
+                let Got::Absent { .. } = self.get(key).await? else { return Ok(None) };
+                return Err(Error::new(
+                    Code::HeadMissing,
+                    format!(
+                        "{} has no HEAD but bases such as {base}: restore it, or choose another name",
+                        self.source.name
+                    ),
+                ));
+            }
             if self.source.store.needs_probe() {
                 probe(&self.stores, &self.source.name, ROUNDS_AT_CREATION, WRITERS, &self.env).await?;
             }
@@ -258,19 +268,10 @@ impl Opener {
         }
     }
 
-    /// A HEAD that is gone while its bases are there is a loss, not an invitation (P22).
-    async fn refuse_orphans(&self) -> Result<()> {
+    /// A base, if there is one: a HEAD that is gone while its bases are there is a loss, not an invitation (P22).
+    async fn orphan(&self) -> Result<Option<String>> {
         let left = self.source.store.list(&keys::base_prefix(&self.source.name)).await?;
-        match left.first() {
-            None => Ok(()),
-            Some(base) => Err(Error::new(
-                Code::HeadMissing,
-                format!(
-                    "{} has no HEAD but bases such as {}: restore it, or choose another name",
-                    self.source.name, base.key
-                ),
-            )),
-        }
+        Ok(left.into_iter().next().map(|base| base.key))
     }
 
     /// Commit 1: the empty schema, whole in HEAD's tail.
