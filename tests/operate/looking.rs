@@ -34,6 +34,7 @@ async fn queries_work_ops_are_refused_and_only_gets_are_sent() -> Result<()> {
         refused(file.cancel(page.jobs[0].id).await),
         refused(file.call(Op::Pause { queue: "q".into() }).await),
         refused(file.settle().await),
+        refused(file.collect(Duration::ZERO).await),
     ];
     for error in refusals {
         assert_eq!((error.kind(), error.code()), (Kind::Invalid, Code::ReadOnly), "{error}");

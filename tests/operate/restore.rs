@@ -108,7 +108,15 @@ async fn what_the_old_lineage_left_is_listed_for_collection() -> Result<()> {
     }
     assert!(after.retired.iter().any(|r| (r.kind, r.seq, r.rand) == (1, before.base.seq, before.base.rand)));
     assert!(after.gc_floor >= before.gc_floor);
-    sound(&store).await
+    sound(&store).await?;
+    // And the new lineage collects it.
+    let file = open(&store).await?;
+    let left = file.collect(Duration::ZERO).await?.left;
+    file.close().await?;
+    let report = check_with(Arc::clone(&store), NAME, Options::default()).await?;
+    assert!(report.is_clean(), "{report:?}");
+    assert_eq!((left, report.unreferenced.map(|t| t.count)), (0, Some(0)));
+    Ok(())
 }
 
 #[tokio::test]

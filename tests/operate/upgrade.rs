@@ -117,6 +117,7 @@ async fn only_reads(store: &Arc<dyn Store>, file: &QueueFile, what: &str) -> Res
     too_new(&refused(file.claim(1).wait_forever().await));
     too_new(&refused(file.cancel(job).await));
     too_new(&refused(file.settle().await));
+    too_new(&refused(file.collect(Duration::ZERO).await));
     assert_eq!(objects(store).await?, before, "{what}: nothing was written");
     Ok(())
 }

@@ -35,7 +35,7 @@ pub fn may_go(head: &Head, object: &Object, options: &Options) -> bool {
 }
 
 /// Whether HEAD refers to it.
-fn refers(head: &Head, object: &Object) -> bool {
+pub fn refers(head: &Head, object: &Object) -> bool {
     match *object {
         Object::Base { seq, rand } => head.base.len > 0 && head.base.seq == seq && head.base.rand == rand,
         Object::Segment { from, to, rand } => {

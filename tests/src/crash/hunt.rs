@@ -63,7 +63,7 @@ pub struct Found {
 impl Found {
     /// Nothing is wrong.
     pub fn is_clean(&self) -> bool {
-        self.lost.is_empty() && self.doubled.is_empty() && self.problems.is_empty()
+        self.lost.is_empty() && self.doubled.is_empty() && self.problems.is_empty() && self.unreferenced == 0
     }
 
     /// Add another hunt's findings.
@@ -174,7 +174,11 @@ pub async fn hunt(plan: &Plan, place: &Place) -> Result<Found> {
         found.doubled = verdict.doubled;
         found.problems.append(&mut ledger.complaints);
     }
+    let collected = file.collect(Duration::ZERO).await?;
     file.close().await?;
+    if collected.left > 0 {
+        found.problems.push(format!("a collection left something behind: {collected:?}"));
+    }
     let report = look(place, &mut found).await?;
     found.unreferenced = report.unreferenced.unwrap_or_default().count;
     found.base = report.commit_seq.unwrap_or(0) - report.commits;

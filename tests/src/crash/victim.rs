@@ -82,7 +82,7 @@ impl Orders {
     }
 }
 
-/// Options under which segments and bases come and go all the time.
+/// Options under which segments and bases come and go all the time, and what they replace is collected.
 pub fn frantic(s3: &S3Options) -> Options {
     Options {
         s3: s3.clone(),
@@ -90,7 +90,9 @@ pub fn frantic(s3: &S3Options) -> Options {
         max_skew: Some(Duration::ZERO),
         tail: 2 * 1024,
         max_head: 24 * 1024,
-        deadline: Duration::from_secs(10),
+        base_after: 64 * 1024,
+        deadline: Duration::from_secs(3),
+        grace: Duration::from_secs(3),
         ..Options::default()
     }
 }
@@ -158,10 +160,12 @@ fn name(taken: &Taken) -> String {
 impl Victim {
     async fn work(&mut self) {
         loop {
-            let done = match self.dice.below(20) {
-                0..9 => self.enqueue().await,
-                9..19 => self.claim().await,
-                _ => self.cancel().await,
+            let done = match self.dice.below(100) {
+                0..45 => self.enqueue().await,
+                45..93 => self.claim().await,
+                93..98 => self.cancel().await,
+                // Without grace: who reads while others collect has to start over (P18).
+                _ => self.file.collect(Duration::ZERO).await.map(drop),
             };
             let Err(error) = done else { continue };
             match error.kind() {

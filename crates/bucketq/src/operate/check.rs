@@ -18,7 +18,7 @@ use crate::pages::{PAGE, PageFile, Pages};
 use crate::record::Record;
 use crate::store::{Got, Store, StoreUrl, open_store};
 use crate::wire::hash;
-use crate::{base, segment};
+use crate::{base, gc, segment};
 
 /// Times to begin again because HEAD moved on and what it had referred to was collected.
 const TRIES: u32 = 8;
@@ -42,7 +42,7 @@ pub async fn check_with(store: Arc<dyn Store>, name: &str, options: Options) -> 
     let max_pages = u32::try_from(options.max_file / PAGE as u64).unwrap_or(u32::MAX - 1);
     let source = Source { store, name: name.to_owned(), max_pages };
     for _ in 0..TRIES {
-        let mut checking = Checking { source: &source, report: Report::default() };
+        let mut checking = Checking { source: &source, options: &options, report: Report::default() };
         if checking.whole().await? {
             return Ok(checking.report);
         }
@@ -57,6 +57,7 @@ pub async fn check_with(store: Arc<dyn Store>, name: &str, options: Options) -> 
 
 struct Checking<'a> {
     source: &'a Source,
+    options: &'a Options,
     report: Report,
 }
 
@@ -271,7 +272,6 @@ impl Checking<'_> {
             Err(error) if error.code() == Code::Denied && head.is_some() => return Ok(vec![]),
             Err(error) => return Err(error.during("listing what belongs to the queue file")),
         };
-        let referenced: BTreeSet<String> = head.map(|h| refers(&self.source.name, h)).unwrap_or_default();
         let ours = head.map(|h| keys::file8(&h.file_id));
         let mut left = vec![];
         for object in listed {
@@ -279,11 +279,11 @@ impl Checking<'_> {
                 continue;
             };
             if ours.as_ref().is_none_or(|ours| *ours == file8) {
-                if referenced.contains(&object.key) {
+                if head.is_some_and(|h| gc::refers(h, &named)) {
                     continue;
                 }
                 self.report.unreferenced.get_or_insert_default().add(object.size);
-                if head.is_some_and(|h| named.seq() < h.gc_floor) {
+                if head.is_some_and(|h| gc::may_go(h, &named, self.options)) {
                     self.report.collectable.get_or_insert_default().add(object.size);
                 }
             } else {
@@ -315,13 +315,6 @@ impl Checking<'_> {
         }
         Ok(())
     }
-}
-
-/// The keys HEAD refers to.
-fn refers(name: &str, head: &Head) -> BTreeSet<String> {
-    let segments = head.segments.iter().map(|s| keys::segment(name, &head.file_id, s.from, s.to, &s.rand));
-    let base = (head.base.len > 0).then(|| keys::base(name, &head.file_id, head.base.seq, &head.base.rand));
-    segments.chain(base).collect()
 }
 
 /// What the tables of a database say.

@@ -61,7 +61,7 @@ pub struct Report {
     /// What belongs to the queue file, and HEAD does not refer to: retired objects, leftovers of lost races and crashes,
     /// and uploads under way. None when listing is not allowed.
     pub unreferenced: Option<Tally>,
-    /// Of those, what lies below the floor: the next collection deletes it.
+    /// Of those, what the next collection deletes.
     pub collectable: Option<Tally>,
     /// Objects under the name that belong to another file id, such as one that was lost; nothing ever deletes them.
     pub foreign: Option<Tally>,
