@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,6 +34,45 @@ pub struct Done {
     pub commit_ms: i64,
     /// On this process's clock: a moment before the body with this op was first sent (P26).
     pub began: Instant,
+}
+
+/// What a sync published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Synced {
+    /// Local commits that are in the chain now and were not known to be before.
+    pub commits: u64,
+    /// Ops in them.
+    pub ops: u64,
+    /// The commit that everything published stands in.
+    pub commit_seq: u64,
+}
+
+/// What is not published yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unsynced {
+    /// Local commits.
+    pub commits: u64,
+    /// Ops in them.
+    pub ops: u64,
+    /// Bytes they take in the local log.
+    pub bytes: u64,
+}
+
+/// Something about the state as a whole.
+#[derive(Debug)]
+pub(crate) enum Task {
+    Sync,
+    Snapshot { discard: bool },
+    Export { path: PathBuf },
+}
+
+/// What came of a task.
+#[derive(Debug)]
+pub(crate) enum Told {
+    Synced(Synced),
+    /// The number of the newest commit.
+    At(u64),
+    Exported,
 }
 
 /// How long a claim that finds nothing waits.
@@ -124,6 +164,7 @@ pub(crate) enum Mail {
     Op(Slot),
     Ask(Question),
     HandBack(Vec<Held>),
+    Task(Task, oneshot::Sender<Result<Told>>),
     /// Answered once everything before it is.
     Flush(oneshot::Sender<()>),
 }
@@ -136,6 +177,7 @@ pub(crate) struct Shared {
     trouble: Mutex<Option<Error>>,
     /// The writer has stopped writing for good: a new opening gets a new one.
     dead: AtomicBool,
+    unsynced: Mutex<Unsynced>,
 }
 
 impl Shared {
@@ -145,6 +187,7 @@ impl Shared {
             waiting: AtomicUsize::new(0),
             trouble: Mutex::new(None),
             dead: AtomicBool::new(false),
+            unsynced: Mutex::default(),
         }
     }
 
@@ -154,6 +197,15 @@ impl Shared {
 
     pub fn die(&self) {
         self.dead.store(true, SeqCst);
+    }
+
+    /// What is not published, told before anybody is answered.
+    pub fn tell_pending(&self, commits: u64, ops: u64, bytes: u64) {
+        *self.unsynced.lock().unwrap_or_else(PoisonError::into_inner) = Unsynced { commits, ops, bytes };
+    }
+
+    pub fn unsynced(&self) -> Unsynced {
+        *self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What last went wrong with the store, for callers whose deadline passes meanwhile; none once it works again.
@@ -167,12 +219,14 @@ impl Shared {
 }
 
 /// What the handles know of the queue file from its opening.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Drawn at creation.
     pub file_id: [u8; 16],
     /// Largest difference between two writers' clocks that the file is made for.
     pub max_skew_ms: u32,
+    /// Where its local state lies, if it has one.
+    pub directory: Option<PathBuf>,
 }
 
 /// The sending side, shared by all handles of a process on one queue file.
@@ -253,6 +307,13 @@ impl Door {
             answer = rx => answer.map_err(|_| gone())?,
             () = self.env.sleep(self.options.deadline) => Err(self.gave_up(&Stage::default())),
         }
+    }
+
+    /// Carry out something about the state as a whole. It ends by itself, and goes on when nobody waits.
+    pub async fn task(&self, task: Task) -> Result<Told> {
+        let (tx, rx) = oneshot::channel();
+        self.tx.send(Mail::Task(task, tx)).map_err(|_| gone())?;
+        rx.await.map_err(|_| gone())?
     }
 
     /// Wait until everything sent before is answered.

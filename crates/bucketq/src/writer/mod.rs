@@ -2,9 +2,10 @@
 //!
 //! One writer per process and queue file; nothing else touches its pages. `gather` decides when a batch is complete,
 //! `turn` runs it and answers, `push` sends one attempt and settles it, `look` reads HEAD and follows it, `open` brings
-//! a writer to life; `wrong` breaks rules for the simulation. Nothing of an unsettled commit leaves this module (P11), and nothing executes during a put.
+//! a writer to life, `local` is Local mode; `wrong` breaks rules for the simulation. Nothing of an unsettled commit leaves this module (P11), and nothing executes during a put.
 
 mod gather;
+mod local;
 mod look;
 mod open;
 mod push;
@@ -17,15 +18,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::catchup::Source;
 use crate::config::Options;
 use crate::db::{Db, Limits, Moment};
-use crate::door::{Info, Mail, Question, Shared, Slot};
+use crate::door::{Info, Mail, Question, Shared, Slot, Task, Told};
 use crate::env::Env;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::head::Head;
 use crate::pages::{Changes, PAGE, PageFile};
 use crate::store::{Store, Version};
@@ -47,14 +48,18 @@ struct Chain {
 struct Work {
     slots: Vec<Slot>,
     questions: Vec<Question>,
-    flushes: Vec<tokio::sync::oneshot::Sender<()>>,
+    flushes: Vec<oneshot::Sender<()>>,
+    tasks: Vec<(Task, oneshot::Sender<Result<Told>>)>,
     /// It is time to look at the store for those who wait.
     poll: bool,
 }
 
 impl Work {
     fn is_empty(&self) -> bool {
-        self.slots.is_empty() && self.questions.is_empty() && self.flushes.is_empty() && !self.poll
+        self.slots.is_empty() && self.questions.is_empty()
+            && self.flushes.is_empty()
+            && self.tasks.is_empty()
+            && !self.poll
     }
 }
 
@@ -123,6 +128,8 @@ pub(crate) struct Writer {
     halted: Option<Error>,
     /// What the last look saw, to be followed once the local changes are undone.
     seen: Option<look::Seen>,
+    /// In Local mode: what is written down instead of sent.
+    local: Option<local::Local>,
 }
 
 impl Writer {
@@ -131,11 +138,16 @@ impl Writer {
         while let Some(work) = self.gather().await {
             self.turn(work).await;
         }
+        self.leave();
         let _ = ended.send(true);
     }
 
     pub fn info(&self) -> Info {
-        Info { file_id: self.chain.head.file_id, max_skew_ms: self.chain.head.max_skew_ms }
+        Info {
+            file_id: self.chain.head.file_id,
+            max_skew_ms: self.chain.head.max_skew_ms,
+            directory: self.local.as_ref().map(|l| l.log.path()),
+        }
     }
 
     /// Undo what was committed locally and not stored.
@@ -158,6 +170,9 @@ impl Writer {
     }
 
     fn halt(&mut self, error: Error) -> Error {
+        if self.local.is_some() && error.code() != Code::Internal {
+            return self.stick(error);
+        }
         tracing::error!(%error, "the writer stops writing");
         self.shared.die();
         self.halted.get_or_insert(error).clone()

@@ -7,16 +7,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
+use super::local::{Local, unseen};
 use super::{Chain, Pace, Writer, back_off, writer_id};
 use crate::catchup::{Source, Trouble};
 use crate::commit::{self, Attempt, Fresh};
-use crate::config::Options;
+use crate::config::{Mode, Options};
 use crate::db::{Db, Limits};
 use crate::door::{Mail, Shared};
 use crate::env::Env;
 use crate::error::{Code, Error, Kind, Result};
 use crate::head::Head;
 use crate::keys;
+use crate::local::{Dir, Disk, Taken, directory};
 use crate::metrics::{Counted, Counters};
 use crate::pages::{PAGE, PageFile, Pages};
 use crate::record::Record;
@@ -41,6 +43,8 @@ pub(crate) struct Opening {
     pub env: Env,
     pub rx: mpsc::UnboundedReceiver<Mail>,
     pub shared: Arc<Shared>,
+    /// The directory of Local mode, if it is not the one the options name.
+    pub dir: Option<Arc<dyn Dir>>,
 }
 
 /// A queue file as found.
@@ -66,7 +70,7 @@ struct Opener {
 impl Writer {
     /// Open the queue file, or make it.
     pub async fn open(opening: Opening) -> Result<Self> {
-        let Opening { stores, name, options, env, rx, shared } = opening;
+        let Opening { stores, name, options, env, rx, shared, dir } = opening;
         let Some(first) = stores.first() else { return Err(Error::invalid("a queue file needs a store")) };
         let store: Arc<dyn Store> =
             Arc::new(Counted { inner: Arc::clone(first), counters: Arc::clone(&shared.counters) });
@@ -80,7 +84,7 @@ impl Writer {
             stores,
             sent: None,
         };
-        let found = opener.open().await?;
+        let (found, local) = opener.open_in(dir).await?;
         let mut time = opener.time;
         time.set_max_skew(found.head.max_skew_ms);
         let pages = PageFile::new(found.pages);
@@ -117,6 +121,7 @@ impl Writer {
             },
             halted: None,
             seen: None,
+            local,
             chain: Chain { head: found.head, version: found.version, fresh: found.asked, pages, db },
             options,
             env,
@@ -128,6 +133,34 @@ impl Writer {
 }
 
 impl Opener {
+    /// Open the queue file; in Local mode from its directory, if that holds it, without asking the store.
+    async fn open_in(&mut self, dir: Option<Arc<dyn Dir>>) -> Result<(Found, Option<Local>)> {
+        if self.options.mode == Mode::Durable {
+            return Ok((self.open().await?, None));
+        }
+        let dir = match dir {
+            Some(dir) => dir,
+            None => {
+                let (store, name) = (self.source.store.describe(), &self.source.name);
+                Arc::new(Disk::new(directory(self.options.cache.as_deref(), &store, name)?))
+            }
+        };
+        let taken = Taken::take(dir, Arc::clone(&self.options), self.env.clone())?;
+        match taken.restore(self.source.max_pages)? {
+            Ok((log, pages)) => {
+                let (head, asked) = (log.head().clone(), self.env.monotonic());
+                let records = head.tail.clone();
+                let found = Found { head, version: unseen(), asked, pages, records };
+                Ok((found, Some(Local::new(log, false))))
+            }
+            Err(taken) => {
+                let found = self.open().await?;
+                let log = taken.begin(found.head.clone(), found.pages.image())?;
+                Ok((found, Some(Local::new(log, true))))
+            }
+        }
+    }
+
     async fn open(&mut self) -> Result<Found> {
         let mut last = None;
         for tries in 0..TRIES {

@@ -1,0 +1,20 @@
+//! The local state of Local mode: a directory that holds a base, what was committed locally since, and the intents of
+//! the bodies that are to publish it (P19, P20).
+//!
+//! Called by the writer. `dir` is the door to the disk, `log` the state and what is written of it, `replay` reads it
+//! back, `entry` has its bytes, `place` says where it lies, `verdict` judges intents. Sends nothing anywhere.
+
+mod dir;
+mod entry;
+mod export;
+mod log;
+mod place;
+mod replay;
+mod verdict;
+
+pub use dir::{Dir, Disk, Lock};
+pub(crate) use dir::{failed, make, sync_dir};
+pub(crate) use export::export;
+pub(crate) use log::{Failed, Intent, Log, Mark, Taken};
+pub(crate) use place::directory;
+pub(crate) use verdict::{Fate, judge};
