@@ -214,7 +214,8 @@ impl Options {
         if self.poll_min.is_zero() || self.poll_max < self.poll_min {
             return bad("poll_min is more than zero and at most poll_max");
         }
-        if matches!(self.mode, Mode::Local(Fsync::Interval(every)) if every.is_zero() || every > Duration::from_hours(1)) {
+        if matches!(self.mode, Mode::Local(Fsync::Interval(every)) if every.is_zero() || every > Duration::from_hours(1))
+        {
             return bad("the interval of fsync lies between 1 ns and one hour");
         }
         if self.copy_interval < Duration::from_millis(1) {

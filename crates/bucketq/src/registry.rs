@@ -92,8 +92,16 @@ async fn host(
     let life = async move {
         let opening = async {
             let stores = stores.await?;
-            Writer::open(Opening { stores, name, options: for_options, env: for_env, rx, shared: for_shared, dir })
-                .await
+            Writer::open(Opening {
+                stores,
+                name,
+                options: for_options,
+                env: for_env,
+                rx,
+                shared: for_shared,
+                dir,
+            })
+            .await
         };
         match opening.await {
             Ok(writer) => {

@@ -79,11 +79,7 @@ impl Dir for Disk {
     fn lock(&self) -> Result<Lock> {
         let failed = |e: io::Error| failed("lock", &self.path, &e);
         make(&self.path).map_err(failed)?;
-        let lock = File::options()
-            .create(true)
-            .append(true)
-            .open(self.path.join("lock"))
-            .map_err(failed)?;
+        let lock = File::options().create(true).append(true).open(self.path.join("lock")).map_err(failed)?;
         // Beside the lock and not in it: where locks are mandatory, a locked file cannot be read.
         let owner = self.path.join("owner");
         match lock.try_lock() {
@@ -93,7 +89,8 @@ impl Dir for Disk {
             }
             Err(fs::TryLockError::WouldBlock) => {
                 let pid = fs::read_to_string(owner).unwrap_or_default();
-                let who = if pid.is_empty() { "another process".to_owned() } else { format!("process {pid}") };
+                let who =
+                    if pid.is_empty() { "another process".to_owned() } else { format!("process {pid}") };
                 Err(Error::new(
                     Code::InUse,
                     format!(
@@ -176,7 +173,8 @@ pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
 
 /// What failed, where, and whether the disk was full.
 pub(crate) fn failed(what: &str, path: &Path, e: &io::Error) -> Error {
-    let full = matches!(e.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge);
+    let full =
+        matches!(e.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge);
     let (code, then) = if full { (Code::DiskFull, ": make room and call again") } else { (Code::Disk, "") };
     Error::new(code, format!("cannot {what} {}: {e}{then}", path.display()))
 }

@@ -17,7 +17,8 @@ fn write_new(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) 
     if path.exists() {
         return Err(Error::invalid(format!("{} is there already: name a new file", path.display())));
     }
-    let name = path.file_name().and_then(|n| n.to_str()).ok_or_else(|| Error::invalid("no file to write to"))?;
+    let name =
+        path.file_name().and_then(|n| n.to_str()).ok_or_else(|| Error::invalid("no file to write to"))?;
     let unfinished = path.with_file_name(format!(".{name}.tmp"));
     let written = File::create(&unfinished).and_then(|file| {
         let mut out = BufWriter::new(file);

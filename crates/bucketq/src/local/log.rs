@@ -66,7 +66,8 @@ pub(crate) struct Failed {
 #[derive(Debug)]
 pub(crate) struct Taken {
     dir: Arc<dyn Dir>,
-    lock: Lock,
+    /// Given back when this is dropped.
+    _lock: Lock,
     options: Arc<Options>,
     env: Env,
 }
@@ -99,7 +100,7 @@ impl Taken {
     /// Take the directory.
     pub fn take(dir: Arc<dyn Dir>, options: Arc<Options>, env: Env) -> Result<Self> {
         let lock = dir.lock()?;
-        Ok(Self { dir, lock, options, env })
+        Ok(Self { dir, _lock: lock, options, env })
     }
 
     /// What it holds, if it holds anything, with the pages as of now.
@@ -119,7 +120,8 @@ impl Taken {
             let after = "nothing was changed: put the directory back as it was, or move it away to begin again from the store without what was not synced";
             Error::new(Code::Corrupt, format!("{}; {after}", e.message())).because(e)
         })?;
-        let Restored { salt, head, base, at_base, now, intents, ordinal, last_ms, pages, len, image_len } = there;
+        let Restored { salt, head, base, at_base, now, intents, ordinal, last_ms, pages, len, image_len } =
+            there;
         // What a crash cut short, and what was not read back, is not taken for synced before it has been.
         let torn = len < bytes.len() as u64;
         let mut log = Log {
@@ -243,7 +245,13 @@ impl Log {
     }
 
     /// A local commit: after this it survives what the fsync policy says.
-    pub fn commit(&mut self, changes: &Changes, ops: u32, commit_ms: i64, ordinal: u32) -> Result<(), Failed> {
+    pub fn commit(
+        &mut self,
+        changes: &Changes,
+        ops: u32,
+        commit_ms: i64,
+        ordinal: u32,
+    ) -> Result<(), Failed> {
         let seq = self.now.commits + 1;
         let record = self.record(changes, seq, ops, commit_ms).map_err(surely_not)?;
         let bytes = record.frame.len() as u64;
@@ -333,7 +341,13 @@ impl Log {
     }
 
     /// One entry for all local commits between two marks.
-    fn go_on(&mut self, bytes: &mut Vec<u8>, salt: u64, on: &mut (Mark, Image), to: (Mark, &Image)) -> Result<()> {
+    fn go_on(
+        &mut self,
+        bytes: &mut Vec<u8>,
+        salt: u64,
+        on: &mut (Mark, Image),
+        to: (Mark, &Image),
+    ) -> Result<()> {
         if to.0.commits > on.0.commits {
             let ops = u32::try_from(to.0.ops - on.0.ops).unwrap_or(u32::MAX);
             let record = self.record(&to.1.since(&on.1), to.0.commits, ops, self.last_ms)?;
@@ -379,7 +393,7 @@ impl Log {
         let name = self.name();
         if let Err(e) = self.taken.dir.sync(&name) {
             // The system may forget what it could not write: all of the file is in doubt.
-            self.behind = true;
+            (self.behind, self.waiting) = (true, None);
             let error = failed("sync", &self.path().join(name), &e);
             return Err(Failed { error, in_doubt: true });
         }
@@ -391,7 +405,10 @@ impl Log {
     /// Write one entry behind the others. On an error it does not count.
     fn append(&mut self, entry: &Entry, body_follows: bool) -> Result<(), Failed> {
         if self.behind {
-            return Err(surely_not(Error::new(Code::Disk, "the local log was left in doubt by an earlier error")));
+            return Err(surely_not(Error::new(
+                Code::Disk,
+                "the local log was left in doubt by an earlier error",
+            )));
         }
         let (name, before) = (self.name(), self.len);
         let bytes = entry.encode(self.salt, self.synced);

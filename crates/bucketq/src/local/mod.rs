@@ -13,8 +13,7 @@ mod replay;
 mod verdict;
 
 pub use dir::{Dir, Disk, Lock};
-pub(crate) use dir::{failed, make, sync_dir};
 pub(crate) use export::export;
-pub(crate) use log::{Failed, Intent, Log, Mark, Taken};
+pub(crate) use log::{Intent, Log, Taken};
 pub(crate) use place::directory;
 pub(crate) use verdict::{Fate, judge};

@@ -72,7 +72,11 @@ impl Writer {
     /// Wait until the next commit is due, if there is something to commit. A read costs no put: it does not wait.
     async fn keep_interval(&mut self, work: &mut Work) {
         let interval = self.options.commit_interval;
-        let Some(last) = self.pace.last_put.filter(|_| !interval.is_zero() && self.halted.is_none() && self.local.is_none()) else {
+        let Some(last) = self
+            .pace
+            .last_put
+            .filter(|_| !interval.is_zero() && self.halted.is_none() && self.local.is_none())
+        else {
             return;
         };
         while self.halted.is_none() {

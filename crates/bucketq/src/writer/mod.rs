@@ -2,13 +2,15 @@
 //!
 //! One writer per process and queue file; nothing else touches its pages. `gather` decides when a batch is complete,
 //! `turn` runs it and answers, `push` sends one attempt and settles it, `look` reads HEAD and follows it, `open` brings
-//! a writer to life, `local` is Local mode; `wrong` breaks rules for the simulation. Nothing of an unsettled commit leaves this module (P11), and nothing executes during a put.
+//! a writer to life, `local` and
+//! `sync` are Local mode; `wrong` breaks rules for the simulation. Nothing of an unsettled commit leaves this module (P11), and nothing executes during a put.
 
 mod gather;
 mod local;
 mod look;
 mod open;
 mod push;
+mod sync;
 mod turn;
 mod wrong;
 
@@ -56,7 +58,8 @@ struct Work {
 
 impl Work {
     fn is_empty(&self) -> bool {
-        self.slots.is_empty() && self.questions.is_empty()
+        self.slots.is_empty()
+            && self.questions.is_empty()
             && self.flushes.is_empty()
             && self.tasks.is_empty()
             && !self.poll
@@ -139,6 +142,8 @@ impl Writer {
             self.turn(work).await;
         }
         self.leave();
+        // Its directory is free before anybody hears of the end.
+        drop(self);
         let _ = ended.send(true);
     }
 
