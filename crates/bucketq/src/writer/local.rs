@@ -14,6 +14,7 @@ use crate::error::{Code, Error, Kind, Result};
 use crate::local::Log;
 use crate::metrics::Counters;
 use crate::op::{Op, Outcome};
+use crate::pages::Image;
 use crate::store::Version;
 
 /// Jobs that one commit can put at the end: the ordinal has 24 bits.
@@ -174,6 +175,11 @@ impl Writer {
         {
             tracing::warn!(%error, "the local log could not be written anew; it grows on");
         }
+    }
+
+    /// The pages as of the settled commit this writer stands on.
+    pub(super) fn settled_image(&self) -> Image {
+        self.local.as_ref().map_or_else(|| self.chain.pages.with(|p| p.image()), |l| l.log.base().clone())
     }
 
     /// For handles that ask what is pending.

@@ -299,12 +299,17 @@ impl Writer {
         self.shared.trouble(None);
         self.mine = Some((record.seq, record.commit_id));
         self.uploads.settled(record);
+        self.stand_on(head, version, sent_at);
+    }
+
+    /// This settled HEAD is the newest one known.
+    pub(super) fn stand_on(&mut self, head: Head, version: Version, sent_at: Instant) {
         self.uploads.adopted(&head);
         self.chain.head = head;
         self.chain.version = version;
         self.chain.fresh = sent_at;
         if self.uploads.wants_base(&self.chain.head) {
-            let image = self.chain.pages.with(|p| p.image());
+            let image = self.settled_image();
             self.uploads.start_base(image, self.chain.head.commit_seq, self.chain.head.file_id);
         }
     }

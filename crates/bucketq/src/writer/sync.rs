@@ -16,7 +16,6 @@ use crate::door::Synced;
 use crate::error::{Code, Error, Kind, Result};
 use crate::keys;
 use crate::local::{Fate, Intent, Log, judge};
-use crate::metrics::Counters;
 use crate::pages::{Image, PageFile};
 use crate::settle;
 use crate::store::{Expect, Put, Version};
@@ -205,25 +204,15 @@ impl Writer {
         let Some(intent) = local.log.settle(commit_id, || pages.with(|p| p.image())) else { return };
         let Intent { writer, head, record, .. } = intent;
         local.known = version.is_some();
-        let base = local.log.base().clone();
         let record = record.or_else(|| head.tail.last().filter(|r| r.seq == head.commit_seq).cloned());
-        let counters = &self.shared.counters;
-        Counters::add(&counters.commits, 1);
-        if let Some(record) = &record {
-            Counters::add(&counters.ops, record.ops.into());
-            Counters::add(&counters.delta_bytes, record.encoded_len() as u64);
-            self.uploads.settled(record);
-        }
-        self.shared.trouble(None);
-        if writer == self.id {
-            self.mine = Some((head.commit_seq, head.commit_id));
-        }
-        self.uploads.adopted(&head);
-        self.chain.head = head;
-        self.chain.version = version.unwrap_or_else(unseen);
-        self.chain.fresh = asked;
-        if self.uploads.wants_base(&self.chain.head) {
-            self.uploads.start_base(base, self.chain.head.commit_seq, self.chain.head.file_id);
+        let version = version.unwrap_or_else(unseen);
+        match record {
+            Some(record) if writer == self.id => self.stored(head, &record, version, asked),
+            // An earlier life built it.
+            record => {
+                record.iter().for_each(|r| self.uploads.settled(r));
+                self.stand_on(head, version, asked);
+            }
         }
         self.tell_pending();
     }
