@@ -29,7 +29,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "bytes",
-        modules: &["store", "metrics"],
+        modules: &["store", "metrics", "cache"],
         uses: &["nouns"],
         crates: &[
             "async_trait",

@@ -2,6 +2,7 @@
 //! without a word, whatever becomes of the process, the directory, the store and the other writers.
 
 mod basics;
+mod cache;
 mod copies;
 mod disk;
 mod fixture;

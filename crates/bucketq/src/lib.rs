@@ -20,6 +20,7 @@
 
 pub mod base;
 pub mod broken;
+mod cache;
 mod catchup;
 mod claim;
 mod commit;

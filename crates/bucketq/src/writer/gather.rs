@@ -25,6 +25,7 @@ enum Event {
 impl Writer {
     /// The next batch; none when every handle is gone and nothing is left to do.
     pub(super) async fn gather(&mut self) -> Option<Work> {
+        self.keep_copy().await;
         let mut work = Work { slots: std::mem::take(&mut self.carry), ..Work::default() };
         for mail in self.stashed() {
             self.put(&mut work, mail);
@@ -35,7 +36,11 @@ impl Writer {
             match self.next_event(timer).await {
                 Event::Mail(mail) => self.put(&mut work, mail),
                 Event::Closed => return None,
-                Event::Time => work.poll = true,
+                Event::Time => {
+                    self.keep_copy().await;
+                    // Without waiting claims nobody asks the store.
+                    work.poll = !self.parked.is_empty() || self.local.is_some();
+                }
             }
         }
         if let Some((expected, until)) = self.pace.expect.take() {
@@ -148,7 +153,8 @@ impl Writer {
     /// When something is due without mail: for those who wait, or for the disk.
     pub(super) fn timer(&mut self) -> Option<Instant> {
         let disk = self.local.as_ref().and_then(|l| l.log.due());
-        [self.waiters_timer(), disk].into_iter().flatten().min()
+        let copy = self.copy.as_ref().and_then(|c| c.due(&self.chain.head));
+        [self.waiters_timer(), disk, copy].into_iter().flatten().min()
     }
 
     /// A waiting claim's end, a job that becomes claimable, or the next poll.

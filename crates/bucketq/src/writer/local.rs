@@ -236,8 +236,21 @@ impl Writer {
         crate::local::export(path, &image)
     }
 
-    /// The last thing a writer does in Local mode.
-    pub(super) fn leave(&mut self) {
+    /// Bring the copy that `sqlite3` opens to the state this writer stands on, which is settled between two turns.
+    pub(super) async fn keep_copy(&mut self) {
+        if let Some(copy) = &mut self.copy {
+            let pages = &self.chain.pages;
+            copy.poll().await;
+            copy.keep(&self.chain.head, || pages.with(|p| p.image()));
+        }
+    }
+
+    /// The last thing a writer does.
+    pub(super) async fn leave(&mut self) {
+        if let Some(copy) = &mut self.copy {
+            let pages = &self.chain.pages;
+            copy.last(&self.chain.head, || pages.with(|p| p.image())).await;
+        }
         let Some(local) = &mut self.local else { return };
         local.log.close();
         let pending = local.log.pending();

@@ -30,6 +30,7 @@ use crate::door::{Info, Mail, Question, Shared, Slot, Task, Told};
 use crate::env::Env;
 use crate::error::{Code, Error, Result};
 use crate::head::Head;
+use crate::local::Settled;
 use crate::pages::{Changes, PAGE, PageFile};
 use crate::store::{Store, Version};
 use crate::time::Timekeeper;
@@ -133,6 +134,8 @@ pub(crate) struct Writer {
     seen: Option<look::Seen>,
     /// In Local mode: what is written down instead of sent.
     local: Option<local::Local>,
+    /// In Durable mode with a cache: the copy that `sqlite3` opens.
+    copy: Option<Settled>,
 }
 
 impl Writer {
@@ -141,7 +144,7 @@ impl Writer {
         while let Some(work) = self.gather().await {
             self.turn(work).await;
         }
-        self.leave();
+        self.leave().await;
         // Its directory is free before anybody hears of the end.
         drop(self);
         let _ = ended.send(true);
@@ -151,7 +154,10 @@ impl Writer {
         Info {
             file_id: self.chain.head.file_id,
             max_skew_ms: self.chain.head.max_skew_ms,
-            directory: self.local.as_ref().map(|l| l.log.path()),
+            directory: match (&self.local, &self.copy) {
+                (Some(local), _) => Some(local.log.path()),
+                (None, copy) => copy.as_ref().map(Settled::dir),
+            },
         }
     }
 

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 
 use super::local::{Local, unseen};
 use super::{Chain, Pace, Writer, back_off, writer_id};
+use crate::cache::Kept;
 use crate::catchup::{Source, Trouble};
 use crate::commit::{self, Attempt, Fresh};
 use crate::config::{Mode, Options};
@@ -18,7 +19,7 @@ use crate::env::Env;
 use crate::error::{Code, Error, Kind, Result};
 use crate::head::Head;
 use crate::keys;
-use crate::local::{Dir, Disk, Taken, directory};
+use crate::local::{Dir, Disk, Settled, Taken, directory, failed, make};
 use crate::metrics::{Counted, Counters};
 use crate::pages::{PAGE, PageFile, Pages};
 use crate::record::Record;
@@ -77,13 +78,15 @@ impl Writer {
         let max_pages = Self::max_pages(&options);
         let source = Source { store: Arc::clone(&store), name: name.clone(), max_pages };
         let mut opener = Opener {
-            source: source.clone(),
+            source,
             options: Arc::clone(&options),
             env: env.clone(),
             time: Timekeeper::new(env.clone()),
             stores,
             sent: None,
         };
+        let copy = opener.keep_in_cache()?;
+        let (source, store) = (opener.source.clone(), Arc::clone(&opener.source.store));
         let (found, local) = opener.open_in(dir).await?;
         let mut time = opener.time;
         time.set_max_skew(found.head.max_skew_ms);
@@ -122,6 +125,7 @@ impl Writer {
             halted: None,
             seen: None,
             local,
+            copy,
             chain: Chain { head: found.head, version: found.version, fresh: found.asked, pages, db },
             options,
             env,
@@ -133,6 +137,19 @@ impl Writer {
 }
 
 impl Opener {
+    /// In Durable mode with a cache, read through it from now on.
+    fn keep_in_cache(&mut self) -> Result<Option<Settled>> {
+        let Some(cache) = self.options.cache.as_ref().filter(|_| self.options.mode == Mode::Durable) else {
+            return Ok(None);
+        };
+        let (store, name) = (Arc::clone(&self.source.store), &self.source.name);
+        let dir = directory(Some(cache), &store.describe(), name)?;
+        make(&dir).map_err(|e| failed("make the directory", &dir, &e))?;
+        let copy = Settled::new(&dir, name, self.options.copy_interval, self.env.clone());
+        self.source.store = Arc::new(Kept::new(store, dir, self.options.cache_bytes, self.env.clone()));
+        Ok(Some(copy))
+    }
+
     /// Open the queue file; in Local mode from its directory, if that holds it, without asking the store.
     async fn open_in(&mut self, dir: Option<Arc<dyn Dir>>) -> Result<(Found, Option<Local>)> {
         if self.options.mode == Mode::Durable {
