@@ -47,7 +47,8 @@ async fn fill(file: &QueueFile) -> Result<()> {
 }
 
 fn kept(cache: &TempDir) -> Vec<PathBuf> {
-    let dir = std::fs::read_dir(cache.path()).expect("there").next().expect("one file").expect("readable").path();
+    let dir =
+        std::fs::read_dir(cache.path()).expect("there").next().expect("one file").expect("readable").path();
     files(&dir).into_iter().filter(|p| p.extension().is_some_and(|e| e == "kept")).collect()
 }
 
@@ -137,7 +138,8 @@ async fn the_cache_keeps_within_its_bound() -> Result<()> {
 async fn two_processes_share_a_cache() -> Result<()> {
     let cache = tempfile::tempdir().expect("made");
     let store: Arc<dyn Store> = Arc::new(Memory::new());
-    let (a, b) = (open(Arc::clone(&store), options(&cache)).await?, open(Arc::clone(&store), options(&cache)).await?);
+    let (a, b) =
+        (open(Arc::clone(&store), options(&cache)).await?, open(Arc::clone(&store), options(&cache)).await?);
     let (one, two) = tokio::join!(fill(&a), fill(&b));
     one?;
     two?;
@@ -188,7 +190,8 @@ async fn python_opens_the_copy_while_the_queue_runs() -> Result<()> {
     while !running.is_finished() || looks < 3 {
         if path.exists() {
             let path = path.clone();
-            let jobs = tokio::task::spawn_blocking(move || python(&path)).await.expect("sound").expect("a number");
+            let jobs =
+                tokio::task::spawn_blocking(move || python(&path)).await.expect("sound").expect("a number");
             assert!(jobs >= last, "it never goes back: {jobs} after {last}");
             last = jobs;
             looks += 1;
@@ -222,7 +225,10 @@ async fn the_copy_never_shows_what_is_not_settled_and_costs_no_requests() -> Res
     };
     reaches(1).await;
     puppet.hold();
-    let waiting = { let file = file.clone(); tokio::spawn(async move { enqueue(&file, "b").await }) };
+    let waiting = {
+        let file = file.clone();
+        tokio::spawn(async move { enqueue(&file, "b").await })
+    };
     puppet.until_held(1).await;
     bucketq_tests::clock::pass(Duration::from_millis(30)).await;
     assert_eq!(python(&path), Some(1), "b is not in the store");

@@ -6,5 +6,7 @@ mod cache;
 mod copies;
 mod disk;
 mod fixture;
+mod model;
+mod power;
 mod settling;
 mod snapshots;

@@ -69,9 +69,7 @@ impl Settled {
         self.under_way = Some(tokio::task::spawn_blocking(move || {
             let began = env.monotonic();
             match write(&path, stamp, &image) {
-                Ok(there) => {
-                    (there, (env.monotonic().saturating_duration_since(began) * SHARE).max(every))
-                }
+                Ok(there) => (there, (env.monotonic().saturating_duration_since(began) * SHARE).max(every)),
                 Err(error) => {
                     tracing::warn!(%error, path = %path.display(), "the settled copy could not be written");
                     (false, every.max(AGAIN))

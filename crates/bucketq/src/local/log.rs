@@ -268,8 +268,9 @@ impl Log {
         if broken::is(&self.taken.options, Broken::NewestIntentOnly) {
             self.intents.clear();
         }
+        let at_once = !broken::is(&self.taken.options, Broken::UnsyncedIntent);
         let Intent { writer, at, ref body, .. } = intent;
-        self.append(&Entry::Intent { writer, position: at.commits, body: body.clone() }, true)?;
+        self.append(&Entry::Intent { writer, position: at.commits, body: body.clone() }, at_once)?;
         self.intents.push(intent);
         Ok(())
     }
@@ -287,7 +288,7 @@ impl Log {
         self.base = intent.image.clone();
         self.at_base = intent.at;
         self.ordinal = 0;
-        if let Err(failed) = self.append(&Entry::Settled { commit_id: *commit_id }, false) {
+        if let Err(failed) = self.append(&Entry::Settled { commit_id: *commit_id }, true) {
             // It is in the store, so it is true; a next life would find out again.
             tracing::warn!(error = %failed.error, "a sync could not be noted locally");
             self.behind = true;
@@ -402,8 +403,9 @@ impl Log {
         Ok(())
     }
 
-    /// Write one entry behind the others. On an error it does not count.
-    fn append(&mut self, entry: &Entry, body_follows: bool) -> Result<(), Failed> {
+    /// Write one entry behind the others, and sync it if it is to be on the disk at once or the policy says so. On an
+    /// error it does not count.
+    fn append(&mut self, entry: &Entry, at_once: bool) -> Result<(), Failed> {
         if self.behind {
             return Err(surely_not(Error::new(
                 Code::Disk,
@@ -420,8 +422,8 @@ impl Log {
         self.len += bytes.len() as u64;
         let waiting = *self.waiting.get_or_insert(self.taken.env.monotonic());
         let now = match self.fsync() {
-            _ if body_follows => !broken::is(&self.taken.options, Broken::UnsyncedIntent),
-            Fsync::EachCommit => true,
+            _ if at_once => true,
+            Fsync::EachCommit => !matches!(entry, Entry::Intent { .. }),
             Fsync::Interval(every) => self.taken.env.monotonic() >= waiting + every,
             Fsync::Never => false,
         };
