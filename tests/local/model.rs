@@ -47,6 +47,8 @@ struct World {
     options: Options,
     other: QueueFile,
     texts: u64,
+    /// Most puts come late.
+    harsh: bool,
 }
 
 type Checked = std::result::Result<(), String>;
@@ -60,7 +62,7 @@ fn equal(what: &str, real: &[String], model: &[String]) -> Checked {
 }
 
 impl World {
-    async fn new(seed: u64, options: Options) -> Result<Self> {
+    async fn new(seed: u64, options: Options, harsh: bool) -> Result<Self> {
         let rng = Rng::new(seed);
         let fsync = [Fsync::EachCommit, Fsync::Interval(Duration::from_secs(60)), Fsync::Never]
             [rng.below(3) as usize];
@@ -75,7 +77,18 @@ impl World {
         let faulty = Faulty::over(Arc::clone(&store));
         let durable = bucketq_tests::given::inline();
         let other = QueueFile::open_with(Arc::clone(&store), NAME, durable, clock.env()).await?;
-        Ok(Self { rng, fsync, clock, power: Power::default(), store, faulty, options, other, texts: 0 })
+        Ok(Self {
+            rng,
+            fsync,
+            clock,
+            power: Power::default(),
+            store,
+            faulty,
+            options,
+            other,
+            texts: 0,
+            harsh,
+        })
     }
 
     async fn open(&self) -> Result<QueueFile> {
@@ -90,9 +103,9 @@ impl World {
     }
 
     fn fates(&self) -> (Vec<Fate>, bool) {
-        let all = [Fate::LoseRequest, Fate::LoseAnswer, Fate::Late, Fate::Refuse, Fate::Pass];
-        let n = self.rng.below(4);
-        ((0..n).map(|_| all[self.rng.below(5) as usize]).collect(), self.rng.one_in(4))
+        let all = [Fate::Late, Fate::Behind, Fate::LoseRequest, Fate::LoseAnswer, Fate::Refuse, Fate::Pass];
+        let (n, kinds) = if self.harsh { (4, 2) } else { (self.rng.below(4), 6) };
+        ((0..n).map(|_| all[self.rng.below(kinds) as usize]).collect(), self.rng.one_in(4))
     }
 
     async fn published(&self) -> std::result::Result<Vec<String>, String> {
@@ -185,6 +198,11 @@ impl World {
         match file.snapshot(discard).await {
             Ok(_) => {
                 let published = self.published().await?;
+                if self.power.is_dead() {
+                    // True, but perhaps not on the disk: the next life may have to find out again.
+                    model.moved = Some(published);
+                    return Ok(());
+                }
                 equal("a snapshot", &texts(file).await.map_err(told)?, &published)?;
                 *model = Model { base: published, ..Model::default() };
             }
@@ -215,8 +233,8 @@ impl World {
     }
 }
 
-async fn run(seed: u64, options: Options) -> Checked {
-    let mut w = World::new(seed, options).await.map_err(told)?;
+async fn run(seed: u64, options: Options, harsh: bool) -> Checked {
+    let mut w = World::new(seed, options, harsh).await.map_err(told)?;
     let mut model = Model::default();
     let mut seen = vec![];
     let mut file = w.open().await.map_err(told)?;
@@ -271,25 +289,25 @@ async fn found_out(w: &World, file: &QueueFile, mut model: Model) -> std::result
 }
 
 fn seeds() -> u64 {
-    std::env::var("LOCAL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(300)
+    std::env::var("LOCAL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(200)
 }
 
 /// The first seed that shows a violation.
-fn violation(seeds: std::ops::Range<u64>, options: &Options) -> Option<String> {
+fn violation(seeds: std::ops::Range<u64>, options: &Options, harsh: bool) -> Option<String> {
     seeds.into_iter().find_map(|seed| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .start_paused(true)
             .build()
             .expect("a runtime can be made");
-        let checked = runtime.block_on(run(seed, options.clone()));
+        let checked = runtime.block_on(run(seed, options.clone(), harsh));
         checked.err().map(|what| format!("seed {seed}: {what}"))
     })
 }
 
 #[test]
 fn whatever_happens_nothing_is_lost_or_published_twice() {
-    assert_eq!(violation(0..seeds(), &Options::default()), None);
+    assert_eq!(violation(0..seeds(), &Options::default(), false), None);
 }
 
 #[cfg(feature = "broken")]
@@ -304,7 +322,7 @@ fn each_rule_of_local_mode_left_out_is_noticed() {
         Broken::IntentWithoutPosition,
     ] {
         let options = Options { broken: Some(rule), ..Options::default() };
-        let noticed = violation(0..10_000, &options);
+        let noticed = violation(0..2_000, &options, rule == Broken::NewestIntentOnly);
         println!("{rule:?}: {noticed:?}");
         assert!(noticed.is_some(), "{rule:?}");
     }

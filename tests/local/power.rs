@@ -158,6 +158,8 @@ pub enum Fate {
     LoseAnswer,
     /// It is on its way until it is let in.
     Late,
+    /// One that was late arrives just before it.
+    Behind,
     Refuse,
 }
 
@@ -194,13 +196,17 @@ impl Faulty {
 
     /// One put that was on its way arrives.
     pub async fn let_in(&self, rng: &Rng) {
+        let n = self.line().late.len() as u64;
+        self.arrive(rng.below(n) as usize).await;
+    }
+
+    async fn arrive(&self, at: usize) {
         let late = {
             let mut line = self.line();
-            let n = line.late.len() as u64;
-            if n == 0 {
+            if at >= line.late.len() {
                 return;
             }
-            line.late.remove(rng.below(n) as usize)
+            line.late.remove(at)
         };
         self.inner.put_if(&late.0, late.1, &late.2).await;
     }
@@ -231,6 +237,10 @@ impl Store for Faulty {
         let unknown = |sent| Put::Unknown { error: trouble(), sent, retry_after: None };
         match fate {
             Fate::Pass => self.inner.put_if(key, body, expect).await,
+            Fate::Behind => {
+                self.arrive(0).await;
+                self.inner.put_if(key, body, expect).await
+            }
             Fate::LoseAnswer => {
                 self.inner.put_if(key, body, expect).await;
                 unknown(true)
