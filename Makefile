@@ -12,7 +12,7 @@ CARGO ?= cargo
 SEEDS ?= 1000
 VENV := .venv
 
-.PHONY: help test test-servers sim bench-engine lint fmt deny tools clean prereqs gofakes3
+.PHONY: help test test-servers sim bench-engine bench-local lint fmt deny tools clean prereqs gofakes3
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +30,9 @@ sim: prereqs  ## Run the simulation over SEEDS seeds (default 1000); JSON on the
 
 bench-engine: prereqs  ## Measure the engine, optimised build; JSON on the last line, see benches/README.md
 	$(CARGO) run --locked --release -p bucketq-benches --bin engine
+
+bench-local: prereqs  ## Measure Local mode on this machine's disk, optimised build; JSON on the last line
+	$(CARGO) run --locked --release -p bucketq-benches --bin local
 
 lint: prereqs $(VENV)/.ready  ## Check formatting, clippy with and without S3, rustdoc and spelling; changes nothing
 	$(CARGO) fmt --all --check

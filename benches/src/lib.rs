@@ -11,6 +11,7 @@ pub mod cost;
 pub mod delayed;
 pub mod delta;
 pub mod load;
+pub mod local;
 pub mod null;
 pub mod quiet;
 pub mod raw;

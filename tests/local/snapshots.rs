@@ -61,6 +61,9 @@ async fn a_lost_race_is_diverged_and_loses_nothing_until_it_is_discarded(ground:
     let copy = rusqlite::Connection::open(&path).expect("a plain SQLite file");
     let jobs: i64 = copy.query_row("SELECT count(*) FROM jobs", [], |row| row.get(0)).expect("it has jobs");
     assert_eq!(jobs, 1);
+    let lines = std::fs::read_to_string(saved.path().join("pending.sqlite.jsonl")).expect("there");
+    let line: serde_json::Value = serde_json::from_str(lines.trim()).expect("one line of JSON");
+    assert_eq!((&line["change"], &line["payload"]), (&"added".into(), &"mine".into()), "{line}");
     file.snapshot(true).await?;
     assert_eq!(texts(&file).await?, ["foreign"]);
     enqueue(&file, "mine again").await?;
@@ -144,4 +147,39 @@ async fn what_is_discarded_cannot_land_afterwards() -> Result<()> {
         file.close().await?;
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn an_export_tells_each_job_that_differs() -> Result<()> {
+    let (machine, ground) = (Machine::new(), Ground::memory());
+    let file = machine.open(&ground).await?;
+    let q = file.queue("q")?;
+    for text in ["same", "acked", "purged"] {
+        enqueue(&file, text).await?;
+    }
+    let purged = q.enqueue(bucketq::Payload::text("purged")).await?;
+    file.cancel(purged.id).await?;
+    file.sync().await?;
+    let jobs = file.claim(2).await?;
+    file.ack(jobs[1].held()).await?;
+    file.release(jobs[0].held()).await?;
+    q.purge(&[bucketq::State::Cancelled]).await?;
+    q.enqueue(bucketq::Payload::bytes(vec![0xff, 0x00])).await?;
+    let saved = tempfile::tempdir().expect("made");
+    file.export_pending(&saved.path().join("x")).await?;
+    let text = std::fs::read_to_string(saved.path().join("x.jsonl")).expect("there");
+    let mut told: Vec<(String, String)> = vec![];
+    for line in text.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let payload = line["payload"].as_str().or(line["payload_hex"].as_str()).expect("a payload");
+        told.push((line["change"].as_str().expect("a word").to_owned(), payload.to_owned()));
+        assert!(line["job"]["id"].is_string(), "{line}");
+    }
+    let expected = [("changed", "same"), ("changed", "acked"), ("added", "ff00"), ("removed", "purged")];
+    assert_eq!(
+        told,
+        expected.map(|(a, b)| (a.to_owned(), b.to_owned())),
+        "a job given back has another token"
+    );
+    file.close().await
 }

@@ -69,3 +69,8 @@ pub use queue::Queue;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+// And so does the one about the modes.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/modes.md")]
+struct Modes;

@@ -33,7 +33,8 @@ impl QueueFile {
         Ok(self.door()?.shared.unsynced())
     }
 
-    /// Write the local state, with what is not published, to a new file that `sqlite3` opens.
+    /// Write the local state, with what is not published, to a new file that `sqlite3` opens, and to `path` with
+    /// `.jsonl` added a line of JSON for each job that differs from what is published.
     pub async fn export_pending(&self, path: &Path) -> Result<()> {
         let path = std::path::absolute(path).map_err(|e| Error::invalid("no path to write to").because(e))?;
         self.door()?.task(Task::Export { path }).await.map(|_| ())

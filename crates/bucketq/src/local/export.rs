@@ -1,33 +1,119 @@
 //! The local state as files for people: what a sync could not publish, to be looked at and done again.
+//!
+//! Called by the writer. Reads images, never the state it works on.
 
+use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
 
 use super::dir::failed;
+use crate::db::{Db, Moment};
 use crate::error::{Code, Error, Result};
-use crate::pages::Image;
+use crate::job::{Job, JobId};
+use crate::pages::{Image, PageFile, Pages};
+use crate::query::{Answer, Filter, Query};
 
-/// Write the image to a new file: there as a whole or not at all.
-pub(crate) fn export(path: &Path, image: &Image) -> Result<()> {
-    write_new(path, |out| image.write_to(out))
+/// Jobs read at once.
+const PAGE: u32 = 1_000;
+
+/// Write `now` to a new file that `sqlite3` opens, and beside it a line for each job that differs from `base`. Both are
+/// there as a whole or not at all.
+pub(crate) fn export(path: &Path, base: &Image, now: &Image, at: Moment) -> Result<()> {
+    let mut lines = path.as_os_str().to_owned();
+    lines.push(".jsonl");
+    let lines = PathBuf::from(lines);
+    for file in [path, &lines] {
+        if file.exists() {
+            return Err(Error::invalid(format!("{} is there already: name a new file", file.display())));
+        }
+    }
+    let changes = changes(&mut State::of(base, at)?, &mut State::of(now, at)?)?;
+    write_new(&lines, |out| changes.iter().try_for_each(|line| writeln!(out, "{line}")))?;
+    write_new(path, |out| now.write_to(out))
+}
+
+/// A database of its own with the pages of an image.
+struct State {
+    db: Db,
+    at: Moment,
+}
+
+impl State {
+    fn of(image: &Image, at: Moment) -> Result<Self> {
+        let mut pages = Pages::new();
+        pages.go_to(image)?;
+        let file = PageFile::new(pages);
+        Ok(Self { db: Db::open(file.connect(image.page_count())?)?, at })
+    }
+
+    fn jobs(&mut self) -> Result<Vec<Job>> {
+        let (mut all, mut after) = (vec![], None);
+        loop {
+            let query = Query::List { filter: Filter::default(), after, limit: PAGE };
+            let Answer::Page(page) = self.db.query(&query, &self.at)? else { return Err(unexpected()) };
+            all.extend(page.jobs);
+            after = page.next;
+            if after.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+
+    fn line(&mut self, change: &str, job: &Job) -> Result<Value> {
+        let Answer::Job(Some(detail)) = self.db.query(&Query::Get(job.id), &self.at)? else {
+            return Err(unexpected());
+        };
+        let bytes = &detail.payload.bytes;
+        Ok(match std::str::from_utf8(bytes) {
+            Ok(text) => json!({ "change": change, "job": job, "payload": text }),
+            Err(_) => {
+                let mut hex = String::with_capacity(2 * bytes.len());
+                for byte in bytes {
+                    let _ = write!(hex, "{byte:02x}");
+                }
+                json!({ "change": change, "job": job, "payload_hex": hex })
+            }
+        })
+    }
+}
+
+fn changes(base: &mut State, now: &mut State) -> Result<Vec<Value>> {
+    let mut before: HashMap<JobId, Job> = base.jobs()?.into_iter().map(|job| (job.id, job)).collect();
+    let mut lines = vec![];
+    for job in now.jobs()? {
+        match before.remove(&job.id) {
+            Some(was) if was == job => {}
+            Some(_) => lines.push(now.line("changed", &job)?),
+            None => lines.push(now.line("added", &job)?),
+        }
+    }
+    let mut removed: Vec<Job> = before.into_values().collect();
+    removed.sort_by_key(|job| job.seq);
+    for job in removed {
+        lines.push(base.line("removed", &job)?);
+    }
+    Ok(lines)
 }
 
 fn write_new(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
-    if path.exists() {
-        return Err(Error::invalid(format!("{} is there already: name a new file", path.display())));
-    }
-    let name =
-        path.file_name().and_then(|n| n.to_str()).ok_or_else(|| Error::invalid("no file to write to"))?;
+    let name = path.file_name().and_then(|n| n.to_str());
+    let name = name.ok_or_else(|| Error::invalid(format!("{} names no file", path.display())))?;
     let unfinished = path.with_file_name(format!(".{name}.tmp"));
     let written = File::create(&unfinished).and_then(|file| {
         let mut out = BufWriter::new(file);
         write(&mut out)?;
         out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
     });
-    let done = written.and_then(|()| fs::rename(&unfinished, path));
-    if done.is_err() {
+    written.and_then(|()| fs::rename(&unfinished, path)).map_err(|e| {
         let _ = fs::remove_file(&unfinished);
-    }
-    done.map_err(|e| Error::new(Code::Disk, failed("write", path, &e).message()).because(e))
+        failed("write", path, &e).because(e)
+    })
+}
+
+fn unexpected() -> Error {
+    Error::new(Code::Internal, "another answer than asked for")
 }

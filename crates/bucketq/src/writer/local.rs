@@ -4,14 +4,16 @@
 //! its outcome. What a look at HEAD says against this directory does not stop local reads; it is told until discarded.
 
 use std::future::Future;
+use std::path::Path;
 use std::pin::pin;
 
 use super::push::unsend;
 use super::turn::{Executed, fail, respond};
 use super::{Outcomes, Work, Writer};
+use crate::db::Moment;
 use crate::door::{self, Done, Mail, Question, Slot, Task, Told};
 use crate::error::{Code, Error, Kind, Result};
-use crate::local::Log;
+use crate::local::{Log, export};
 use crate::metrics::Counters;
 use crate::op::{Op, Outcome};
 use crate::pages::Image;
@@ -230,10 +232,12 @@ impl Writer {
         self.local.as_mut().map(|l| std::mem::take(&mut l.stash)).unwrap_or_default()
     }
 
-    /// The local state as a plain SQLite file.
-    fn export_pending(&mut self, path: &std::path::Path) -> Result<()> {
-        let image = self.chain.pages.with(|p| p.image());
-        crate::local::export(path, &image)
+    /// The local state as a plain SQLite file, and what of it is not published as lines.
+    fn export_pending(&mut self, path: &Path) -> Result<()> {
+        let now = self.chain.pages.with(|p| p.image());
+        let log = &self.log()?.log;
+        let (base, now_ms) = (log.base().clone(), log.last_ms());
+        export(path, &base, &now, Moment { now_ms, commit_seq: self.chain.head.commit_seq })
     }
 
     /// Bring the copy that `sqlite3` opens to the state this writer stands on, which is settled between two turns.
