@@ -10,9 +10,10 @@ PYTHON ?= python3
 # No -p where it can be helped: cargo then builds each dependency once, for the workspace as a whole.
 CARGO ?= cargo
 SEEDS ?= 1000
+KILLS ?= 400
 VENV := .venv
 
-.PHONY: help test test-servers sim bench-engine bench-local lint fmt deny tools clean prereqs gofakes3
+.PHONY: help test test-servers miri sim crash bench-engine bench-local lint fmt deny tools clean prereqs gofakes3
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -25,8 +26,14 @@ test-servers: prereqs  ## Run the tests against real S3 servers behind a faulty 
 	@.ci/tools all || true
 	$(CARGO) test --locked --test servers --no-fail-fast
 
+miri: prereqs  ## Run the page store's tests under Miri; says so when there is no nightly toolchain with it
+	@.ci/miri
+
 sim: prereqs  ## Run the simulation over SEEDS seeds (default 1000); JSON on the last line
 	$(CARGO) run --locked --bin sim -- --seeds $(SEEDS)
+
+crash: prereqs  ## Kill KILLS processes at work (default 400), in a directory and on S3 servers; JSON on the last line
+	$(CARGO) run --locked --bin crash -- --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 bench-engine: prereqs  ## Measure the engine, optimised build; JSON on the last line, see benches/README.md
 	$(CARGO) run --locked --release -p bucketq-benches --bin engine

@@ -33,10 +33,10 @@ fn a_newer_schema_is_read_and_not_written() {
     let path = dir.path().join("q.sqlite");
     let mut w = World::on(Connection::open(&path).unwrap());
     w.ok(&enqueue("q", [job(1)]));
-    assert!(!w.db.read_only());
+    w.db.check_writable().unwrap();
     w.db.connection().pragma_update(None, "user_version", SCHEMA_VERSION + 1).unwrap();
     w.db = Db::open(Connection::open(&path).unwrap()).unwrap();
-    assert!(w.db.read_only());
+    assert_eq!(w.db.check_writable().unwrap_err().code(), Code::TooNew);
     assert_eq!(w.job(1).queue, "q");
     w.db.begin().unwrap();
     assert_eq!(w.apply(&Op::Claim(claim("q", 1, 1))).unwrap_err().code(), Code::TooNew);

@@ -10,3 +10,4 @@ mod manage;
 mod plans;
 mod read;
 mod settle;
+mod sound;

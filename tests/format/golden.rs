@@ -1,8 +1,8 @@
 //! Bytes kept for ever in golden/: what was once written must be read as what it said, by every later version.
 //!
-//! head, segment and delta-* are written out by hand and today's encoders reproduce them to the byte. file-* are a small
-//! queue file that the engine made; its frames are zstd, and another zstd may code the same content otherwise, so these
-//! are compared decoded. Where an encoder changes on purpose, the old file stays for reading and gets a sibling:
+//! head, segment and delta-* are written out by hand and today's encoders reproduce them to the byte. bucket/ is a whole
+//! small queue file as the engine leaves it in a directory; its frames are zstd, and another zstd may code the same content
+//! otherwise, so these are compared decoded. It is opened and worked on in a copy. Where an encoder changes on purpose, the old file stays for reading and gets a sibling:
 //! `BUCKETQ_WRITE_GOLDEN=1 cargo test --test format golden` writes them all anew.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use bucketq::job::When;
 use bucketq::pages::{Delta, PAGE, Pages};
 use bucketq::store::{Memory, Store};
 use bucketq::wire::hash;
-use bucketq::{Filter, Payload, Result, State, base, keys, segment};
+use bucketq::{Filter, Options, Payload, QueueFile, Result, State, base, keys, segment};
 
 use crate::fixture::{self, MAX_PAGES, by_hand, bytes_of, here};
 
@@ -92,8 +92,9 @@ fn the_deltas_are_encoded_and_decoded_as_ever() -> Result<()> {
     Ok(())
 }
 
-/// One job in each of five states, by nine commits: HEAD, the segment of commits 4 to 6, the base of commit 3.
-async fn made() -> Result<[Vec<u8>; 3]> {
+/// One job in each of five states, by nine commits: HEAD, the segment of commits 4 to 6, the base of commit 3, with their
+/// keys.
+async fn made() -> Result<[(String, Vec<u8>); 3]> {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
     let file = fixture::open(&store, fixture::options(), 5).await?;
     let q = file.queue("emails")?;
@@ -130,7 +131,11 @@ async fn made() -> Result<[Vec<u8>; 3]> {
         tail: log[6..].to_vec(),
         ..head
     };
-    Ok([head.encode(), segment, base])
+    Ok([
+        (keys::head("jobs"), head.encode()),
+        (keys::segment("jobs", &head.file_id, 4, 6, &[6; 8]), segment),
+        (keys::base("jobs", &head.file_id, 3, &[3; 8]), base),
+    ])
 }
 
 #[tokio::test]
@@ -140,31 +145,47 @@ async fn the_same_clock_randomness_and_ops_give_the_same_bytes() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_queue_file_made_long_ago_opens_with_its_jobs() -> Result<()> {
-    let today = made().await?;
-    let [head_bytes, segment_bytes, base_bytes] =
-        [("file-head.bin", &today[0]), ("file-segment.bin", &today[1]), ("file-base.bin", &today[2])]
-            .map(|(name, today)| golden(name, today));
-
+async fn the_objects_of_a_queue_file_made_long_ago_are_decoded_as_ever() -> Result<()> {
+    let kept: Vec<_> =
+        made().await?.iter().map(|(key, today)| golden(&format!("bucket/{key}"), today)).collect();
+    let [head, segment, base] = &kept[..] else { unreachable!("three were made") };
     // The containers are reproduced to the byte, around whatever frames they hold.
-    let head = Head::decode("file-head.bin", &head_bytes)?;
-    assert!(head.encode() == head_bytes);
-    let (s, b) = (head.segments[0], head.base);
-    let records = segment::decode("file-segment.bin", &segment_bytes, &s, &head.file_id, &head.lineage_id)?;
-    assert!(segment::encode(&head.file_id, &head.lineage_id, &records) == segment_bytes);
-    let pages = base::decode("file-base.bin", &base_bytes, &b, MAX_PAGES)?;
+    let decoded = Head::decode("jobs.head", head)?;
+    assert!(decoded.encode() == *head);
+    let (s, b) = (decoded.segments[0], decoded.base);
+    let records = segment::decode("the segment", segment, &s, &decoded.file_id, &decoded.lineage_id)?;
+    assert!(segment::encode(&decoded.file_id, &decoded.lineage_id, &records) == *segment);
+    let pages = base::decode("the base", base, &b, MAX_PAGES)?;
     let again = base::encode(&pages.image())?;
-    assert!(zstd::decode_all(&again[..]).ok() == zstd::decode_all(&base_bytes[..]).ok());
+    assert!(zstd::decode_all(&again[..]).ok() == zstd::decode_all(&base[..]).ok());
+    Ok(())
+}
 
-    let store: Arc<dyn Store> = Arc::new(Memory::new());
-    for (key, bytes) in [
-        (keys::head("jobs"), head_bytes),
-        (keys::segment("jobs", &head.file_id, s.from, s.to, &s.rand), segment_bytes),
-        (keys::base("jobs", &head.file_id, b.seq, &b.rand), base_bytes),
-    ] {
-        store.put_new(&key, bytes.into()).await?;
+/// A copy of the directory kept for ever, and the URL of the queue file in it.
+fn copied() -> (tempfile::TempDir, String) {
+    let copy = tempfile::tempdir().expect("a temporary directory can be made");
+    for entry in std::fs::read_dir(here("golden/bucket")).expect("it is kept") {
+        let from = entry.expect("it can be read").path();
+        std::fs::copy(&from, copy.path().join(from.file_name().expect("a file"))).expect("room for it");
     }
-    let file = fixture::open(&store, fixture::options(), 8).await?;
+    let url = copy.path().join("jobs").to_str().expect("plain").to_owned();
+    (copy, url)
+}
+
+#[tokio::test]
+async fn a_queue_file_made_long_ago_is_sound() -> Result<()> {
+    let (_copy, url) = copied();
+    let report = bucketq::check(&url, Options::default()).await?;
+    assert!(report.is_clean(), "{report:?}");
+    assert_eq!((report.commit_seq, report.commits, report.jobs), (Some(9), 6, 5));
+    assert_eq!((report.referenced.count, report.unreferenced.map(|t| t.count)), (3, Some(0)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_queue_file_made_long_ago_opens_and_work_goes_on() -> Result<()> {
+    let (copy, url) = copied();
+    let file = QueueFile::open(&url, Options::default()).await?;
     let mut found = BTreeMap::new();
     for job in file.list(Filter::default(), None, 100).await?.jobs {
         let detail = file.get(job.id).await?.expect("it was listed");
@@ -179,9 +200,22 @@ async fn a_queue_file_made_long_ago_opens_with_its_jobs() -> Result<()> {
         ("later", (State::Cancelled, 0, None)),
     ];
     assert_eq!(found, wanted.into_iter().map(|(p, w)| (p.as_bytes().to_vec(), w)).collect());
-    // And work goes on.
-    file.queue("emails")?.enqueue(Payload::text("sixth")).await?;
+    let history = file.history(100).await?;
+    assert_eq!(history.iter().map(|c| c.commit_seq).collect::<Vec<_>>(), [9, 8, 7, 6, 5, 4]);
+
+    // The lease of then has run out by now, and the back-off has passed.
+    let q = file.queue("emails")?;
+    q.enqueue(Payload::text("sixth")).await?;
+    let taken = q.claim(100).await?;
+    assert_eq!(taken.len(), 4);
+    for t in &taken {
+        file.ack(t.held()).await?;
+    }
+    file.export(copy.path().join("image.sqlite"), false).await?;
     file.close().await?;
-    assert_eq!(fixture::head(&*store).await.commit_seq, 10);
+    let report = bucketq::check(&url, Options::default()).await?;
+    assert!(report.is_clean() && report.commit_seq > Some(10), "{report:?}");
+    bucketq::restore(&url, &copy.path().join("image.sqlite"), Options::default()).await?;
+    assert!(bucketq::check(&url, Options::default()).await?.is_clean());
     Ok(())
 }

@@ -109,12 +109,13 @@ fn a_segment_of_another_file_lineage_or_range_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// The file of a newer version, damaged files and foreign ones are left as they are.
+/// The file of a newer version, damaged files and foreign ones are left as they are. (What a file for newer writers may
+/// still be used for is told in tests/operate.)
 #[tokio::test(start_paused = true)]
 async fn opening_a_file_that_must_not_be_written_writes_nothing() -> Result<()> {
     let made = fixture::used(1).await?;
     let good = fixture::head(&*made).await;
-    let newer = Head { min_writer: FORMAT + 1, ..good.clone() }.encode();
+    let newer = Head { min_reader: FORMAT + 1, ..good.clone() }.encode();
     let mut damaged = good.encode();
     damaged[100] ^= 1;
     let foreign = b"this bucket was used for something else before".to_vec();

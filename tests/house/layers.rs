@@ -47,7 +47,7 @@ const LAYERS: &[Layer] = &[
         name: "join",
         modules: &[
             "wire", "keys", "record", "head", "segment", "base", "commit", "settle", "catchup", "upload",
-            "time", "local", "writer",
+            "time", "operate", "local", "writer",
         ],
         uses: &["nouns", "state", "bytes"],
         crates: &[

@@ -51,7 +51,7 @@ fn a_recipe_without_help_is_named() {
 #[test]
 fn ci_runs_the_recipes_that_people_run() {
     let ci = text(".ci/run");
-    for recipe in ["lint", "test", "test-servers", "sim"] {
+    for recipe in ["lint", "test", "test-servers", "sim", "crash"] {
         assert!(ci.contains(&format!("step {recipe} make {recipe}\n")), "CI runs make {recipe}");
     }
 }

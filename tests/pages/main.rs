@@ -1,7 +1,6 @@
 //! The page store and the VFS against a byte-for-byte oracle.
 //!
-//! `store` and `delta` touch no C and run under Miri with fewer cases:
-//! `MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p bucketq-tests --test pages -- store delta`.
+//! `store` and `delta` touch no C and run under Miri with fewer cases: `make miri`.
 
 mod delta;
 #[cfg(not(miri))]

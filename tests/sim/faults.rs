@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bucketq::store::{Expect, Got, Put, Store, Version};
 use bucketq_sim::bucket::{Bucket, Lie, Who};
-use bucketq_sim::clock::{NodeClock, now, pause_ms};
+use bucketq_sim::clock::{EPOCH_MS, NodeClock, now, pause_ms};
 use bucketq_sim::plan::{Fate, Plan, Verb};
 use bucketq_sim::rng::Rng;
 use bucketq_sim::store::{FaultyStore, Life};
@@ -145,7 +145,7 @@ async fn every_fate_occurs() {
             met.insert(format!("{:?}", calm.fate(&rng, verb)));
         }
     }
-    assert_eq!(met.len(), 14, "{met:?}");
+    assert_eq!(met.len(), 15, "{met:?}");
 }
 
 #[test]
@@ -159,6 +159,41 @@ fn an_honest_bucket_has_one_winner_and_the_liars_do_not() {
     assert!((0..20).all(|seed| winners(Lie::None, seed) == 1));
     assert!((0..20).any(|seed| winners(Lie::TwoWinners, seed) > 1));
     assert_eq!(winners(Lie::NoConditions, 0), 12);
+    assert_eq!(winners(Lie::NoIfMatch, 0), 12);
+    assert_eq!(winners(Lie::NoIfNoneMatch, 0), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_date_is_missing_or_wrong_only_after_it_was_right_once() {
+    let world = world(Fate::NoDate);
+    let (store, _) = store(&world);
+    let date = async || match store.get("jobs.head", None).await {
+        Ok(Got::Absent { date_ms }) => date_ms,
+        other => panic!("{other:?}"),
+    };
+    assert!(date().await.is_some());
+    assert_eq!(date().await, None);
+    world.odd_dates(0, 60_000, 30_000);
+    let ahead = date().await.expect("a date") - EPOCH_MS - world.now_ms().cast_signed();
+    assert!((28_000..=30_000).contains(&ahead), "{ahead}");
+}
+
+#[test]
+fn a_clock_that_was_set_back_lately_counts_as_it_was() {
+    let clock = |by| {
+        let clock = NodeClock::new(now(), 0, 0);
+        clock.step(by);
+        clock
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        use bucketq::env::Clock;
+        let (back, forward) = (clock(-9_000), clock(9_000));
+        assert_eq!(back.latest_ms() - back.wall_ms(), 9_000);
+        assert_eq!(forward.latest_ms(), forward.wall_ms());
+        pause_ms(120_001).await;
+        assert_eq!(back.latest_ms(), back.wall_ms());
+    });
 }
 
 #[test]

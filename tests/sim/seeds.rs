@@ -1,5 +1,7 @@
 //! Seeds that must hold. `make sim` runs a thousand; here are the kept ones and a few more, for every `make test`.
 
+use std::collections::BTreeSet;
+
 use bucketq_sim::run::{Report, run};
 
 const KEPT: &str = include_str!("failing-seeds.txt");
@@ -17,11 +19,17 @@ fn seeds_that_once_failed_hold() {
 }
 
 #[test]
-fn forty_seeds_keep_every_promise_and_see_many_commits_and_faults() {
+fn forty_seeds_keep_every_promise_and_see_every_op_and_many_commits_and_faults() {
     let reports: Vec<Report> = (1..=40).map(holds).collect();
     let mean = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>() / 40;
     assert!(mean(|r| r.commits) >= 200, "commits: {}", mean(|r| r.commits));
     assert!(mean(|r| r.faults) >= 20, "faults: {}", mean(|r| r.faults));
+    let done: BTreeSet<&str> = reports.iter().flat_map(|r| r.done.keys().copied()).collect();
+    let ops = [
+        "enqueue", "claim", "ack", "nack", "release", "reject", "extend", "cancel", "requeue", "purge",
+        "pause", "resume", "atomic",
+    ];
+    assert_eq!(done, ops.into());
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! Every broken rule is noticed by the checks. Variants inside the engine need the feature `broken`.
 
+use std::collections::BTreeSet;
+
+use bucketq_sim::run::run;
 use bucketq_sim::variants::Variant;
 
 /// A variant that shows itself in none of this many seeds is not caught.
@@ -7,18 +10,62 @@ const SEEDS: u64 = 40;
 
 #[test]
 fn with_nothing_broken_plans_as_harsh_as_these_hold() {
-    holds(Variant::Harsh);
+    holds(Variant::Harsh, &[]);
 }
 
 #[test]
-fn a_clock_that_is_set_again_and_again_harms_nobody() {
-    holds(Variant::WrongClock);
+fn a_clock_that_is_set_again_and_again_is_refused_while_nobody_tells_the_time_and_harms_nobody() {
+    holds(Variant::WrongClock, &["clock_skew"]);
 }
 
-fn holds(control: Variant) {
-    if let Some(report) = control.caught(1, 24) {
-        panic!("seed {}: {:#?}", report.seed, report.violations);
+#[test]
+fn a_clock_behind_the_newest_commit_is_refused_where_only_head_can_tell() {
+    holds(Variant::ClockBehind, &["clock_skew"]);
+}
+
+#[test]
+fn a_newest_commit_in_the_future_is_refused_where_only_head_can_tell() {
+    holds(Variant::ClockAhead, &["clock_skew"]);
+}
+
+#[test]
+fn a_store_whose_date_goes_wrong_for_a_while_stops_commits_and_harms_nobody() {
+    holds(Variant::StoreClock, &["clock_skew"]);
+}
+
+#[test]
+fn a_writer_whose_acknowledged_commit_is_lost_says_so_and_writes_nothing_more() {
+    holds(Variant::Betrayed, &["store_broken", "rolled_back"]);
+}
+
+#[test]
+fn a_store_that_keeps_its_word_passes_the_probe_under_faults() {
+    holds(Variant::Probed, &[]);
+}
+
+#[test]
+fn a_store_that_lies_is_refused_before_anything_is_written() {
+    holds(Variant::Refused, &["no_compare_and_swap"]);
+}
+
+/// No seed of this control breaks a promise, and each of these codes is told in some.
+fn holds(control: Variant, told: &[&str]) {
+    let mut codes = BTreeSet::new();
+    for seed in 1..=16 {
+        let report = run(seed, Some(control), false);
+        assert!(report.violations.is_empty(), "seed {seed}: {:#?}", report.violations);
+        codes.extend(report.errors.into_keys());
     }
+    for code in told {
+        assert!(codes.contains(code), "{control:?} never leads to {code}: {codes:?}");
+    }
+}
+
+#[cfg(feature = "broken")]
+#[test]
+fn a_lost_commit_that_nobody_looks_for_is_noticed_as_that() {
+    let report = Variant::LossUnnoticed.caught(1, SEEDS).expect("it is noticed");
+    assert!(report.violations.iter().any(|v| v.contains("P25")), "{:#?}", report.violations);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![expect(clippy::missing_panics_doc, reason = "a helper of a test panics when the test has failed")]
 
 pub mod clock;
+pub mod crash;
 pub mod given;
 pub mod ground;
 pub mod http;

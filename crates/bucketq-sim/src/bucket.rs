@@ -1,14 +1,14 @@
-//! The bucket itself: what is truly stored, every HEAD there ever was, and the rules each new HEAD must keep.
+//! The bucket itself: what is truly stored, and every HEAD there ever was.
 //!
 //! Called by the faulty store (requests that arrive) and by the checks (the history). It obeys at once and never
 //! fails; time, faults and waiting belong to store.rs. Broken buckets, which lie about compare-and-swap, live here too.
+//! The rules a new HEAD must keep are in judge.rs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bucketq::head::Head;
 use bytes::Bytes;
 
-use crate::clock::EPOCH_MS;
 use crate::rng::Rng;
 
 /// One life of one process: a crash ends a life, a reopen begins the next.
@@ -36,6 +36,10 @@ pub enum Lie {
     TwoWinners,
     /// Conditions are ignored.
     NoConditions,
+    /// If-Match is ignored.
+    NoIfMatch,
+    /// If-None-Match is ignored.
+    NoIfNoneMatch,
     /// Now and then a get answers with the state before.
     StaleReads,
     /// Versions repeat: state n and state n + 2 look alike.
@@ -64,6 +68,21 @@ pub struct Landed {
     pub by: Who,
 }
 
+/// A commit that the store acknowledged and then lost to a second winner.
+#[derive(Clone, Debug)]
+pub struct Betrayal {
+    /// Its number ...
+    pub seq: u64,
+    /// ... and its id.
+    pub id: [u8; 16],
+    /// Whose it was.
+    pub by: Who,
+    /// When, in true time.
+    pub at_ms: u64,
+    /// Lives that had seen it, or were about to.
+    pub knew: BTreeSet<Who>,
+}
+
 /// Requests that arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -83,7 +102,11 @@ pub struct Bucket {
     objects: BTreeMap<String, Object>,
     next_version: u64,
     lie: Lie,
-    max_skew_ms: u64,
+    /// One get in this many is answered with the state before, when that is the lie.
+    pub stale_one_in: u64,
+    pub(crate) max_skew_ms: u64,
+    /// A clock is ahead and nobody can tell: commits may be ahead of true time.
+    pub time_free: bool,
     before: BTreeMap<String, Object>,
     /// Every accepted HEAD, in order of arrival.
     pub landed: Vec<Landed>,
@@ -99,12 +122,22 @@ pub struct Bucket {
     pub meddled: bool,
     /// What each life surely knows: the newest commit it was told of.
     pub known: BTreeMap<Who, (u64, [u8; 16])>,
+    /// The newest commit of each life's own that the store acknowledged to it.
+    pub mine: BTreeMap<Who, (u64, [u8; 16])>,
+    /// When each life was shown a history without a commit of its own.
+    pub shown_loss: BTreeMap<Who, u64>,
+    /// The commits after which a second winner is let in, once.
+    pub betray_after: Option<u64>,
+    /// What was lost to it.
+    pub betrayal: Option<Betrayal>,
+    /// Commit ids of the bodies that were sent.
+    pub(crate) sent: BTreeSet<[u8; 16]>,
 }
 
 impl Bucket {
     /// An empty bucket.
     pub fn new(lie: Lie, max_skew_ms: u64) -> Self {
-        Self { lie, max_skew_ms, ..Self::default() }
+        Self { lie, max_skew_ms, stale_one_in: 12, ..Self::default() }
     }
 
     /// The HEAD that stands.
@@ -118,10 +151,15 @@ impl Bucket {
         self.head().map_or(0, |l| l.head.commit_seq)
     }
 
+    /// A commit that somebody knew may be gone: by the operator's hand, or lost by the store.
+    pub fn deceived(&self) -> bool {
+        self.meddled || self.betrayal.is_some()
+    }
+
     /// The object, as this bucket tells it.
     pub fn get(&mut self, key: &str, rng: &Rng) -> Option<Object> {
         self.counts.gets += 1;
-        if self.lie == Lie::StaleReads && rng.one_in(12) {
+        if self.lie == Lie::StaleReads && rng.one_in(self.stale_one_in) {
             return self.before.get(key).or_else(|| self.objects.get(key)).cloned();
         }
         self.objects.get(key).cloned()
@@ -139,19 +177,32 @@ impl Bucket {
     ) -> Option<String> {
         self.counts.puts += 1;
         let there = self.objects.get(key).map(|o| o.version.as_str());
-        let lost_before = self.before.get(key).map(|o| o.version.as_str());
+        let lost_before = self.version_before(key);
         let holds = there == is
             || self.lie == Lie::NoConditions
+            || (self.lie == Lie::NoIfMatch && is.is_some())
+            || (self.lie == Lie::NoIfNoneMatch && is.is_none())
             || (self.lie == Lie::TwoWinners && is.is_some() && lost_before == is && rng.one_in(2));
         if !holds {
             return None;
         }
         if is_head(key) {
-            self.judge(by, at_ms, &body);
+            let old = self.head().map(|l| l.head.clone());
+            self.judge(by, at_ms, &body, old.as_ref());
         } else {
             self.ever.insert(key.to_owned(), body.clone());
         }
         Some(self.store(key, body))
+    }
+
+    /// The version of the object before the one that stands.
+    pub(crate) fn version_before(&self, key: &str) -> Option<&str> {
+        self.before.get(key).map(|o| o.version.as_str())
+    }
+
+    /// Every key there is.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.objects.keys().map(String::as_str)
     }
 
     /// Put under a key that was never used.
@@ -195,17 +246,7 @@ impl Bucket {
         }
     }
 
-    /// Whoever was given this HEAD knows its commit from now on.
-    pub fn learn(&mut self, who: Who, bytes: &[u8]) {
-        if let Ok(head) = Head::decode("HEAD", bytes) {
-            let known = self.known.entry(who).or_insert((0, [0; 16]));
-            if head.commit_seq > known.0 {
-                *known = (head.commit_seq, head.commit_id);
-            }
-        }
-    }
-
-    fn store(&mut self, key: &str, bytes: Bytes) -> String {
+    pub(crate) fn store(&mut self, key: &str, bytes: Bytes) -> String {
         self.next_version += 1;
         let name = if self.lie == Lie::SameVersion { self.next_version % 2 } else { self.next_version };
         let version = format!("\"{name}\"");
@@ -214,104 +255,6 @@ impl Bucket {
         }
         version
     }
-
-    /// What P1 to P22 say of a HEAD that is about to stand.
-    fn judge(&mut self, by: Who, at_ms: u64, body: &Bytes) {
-        let head = match Head::decode("HEAD", body) {
-            Ok(head) => head,
-            Err(e) => return self.broken.push(format!("{by} put a HEAD nobody can read: {e}")),
-        };
-        let seq = head.commit_seq;
-        let mut broken = Vec::new();
-        match self.head().map(|l| &l.head) {
-            Some(old) => {
-                if seq != old.commit_seq + 1 || head.prev_commit_id != old.commit_id {
-                    broken.push(format!(
-                        "G2: commit {seq} is not built on commit {} it replaces",
-                        old.commit_seq
-                    ));
-                }
-                succeeds(old, &head, &mut broken);
-            }
-            None if self.landed.is_empty() && (seq != 1 || head.prev_commit_id != [0; 16]) => {
-                broken.push(format!("the first HEAD is commit {seq}"));
-            }
-            None => {}
-        }
-        if let Some((known, id)) = self.known.get(&by).copied() {
-            let there = if known == seq { Some(&head.commit_id) } else { self.chain.get(&known) };
-            // Beyond the log window nobody can tell (P23).
-            if there != Some(&id) && known >= reach(&head) {
-                broken.push(format!(
-                    "P21, P22: {by} knew commit {known} and put commit {seq} over a history without it"
-                ));
-            }
-        }
-        if self.landed.iter().any(|l| l.head.commit_id == head.commit_id) {
-            broken.push(format!("P1: the commit id of commit {seq} has been used before"));
-        }
-        // A writer may be off by the skew, and its Date by a second on top.
-        let ahead = head.commit_ms - EPOCH_MS - at_ms.cast_signed();
-        if ahead > self.max_skew_ms.cast_signed() + 1_000 {
-            broken.push(format!("P28: commit {seq} is {ahead} ms ahead of true time"));
-        }
-        for record in &head.tail {
-            if record.seq < seq && self.chain.get(&record.seq).is_some_and(|id| *id != record.commit_id) {
-                broken.push(format!("P21: the tail of commit {seq} tells another commit {}", record.seq));
-            }
-        }
-        broken.extend(
-            self.missing(&head).map(|what| format!("P13: commit {seq} refers to {what}, which is not there")),
-        );
-        self.broken.extend(broken.into_iter().map(|what| format!("{at_ms} ms, {by}: {what}")));
-        self.chain.insert(seq, head.commit_id);
-        self.landed.push(Landed { bytes: body.clone(), head, at_ms, by });
-    }
-
-    fn missing(&self, head: &Head) -> Option<String> {
-        let stored = |tail: String| self.objects.iter().any(|(key, _)| key.ends_with(&tail));
-        let base = (head.base.len > 0).then(|| format!("{:016x}-{}", head.base.seq, hex(head.base.rand)));
-        let segments = head.segments.iter().map(|s| format!("{:016x}-{:016x}-{}", s.from, s.to, hex(s.rand)));
-        base.into_iter().chain(segments).find(|tail| !stored(tail.clone()))
-    }
-}
-
-/// The oldest commit whose id this HEAD tells, in its tail or its segments.
-pub fn reach(head: &Head) -> u64 {
-    let inline = head.tail.first().map_or(head.commit_seq, |r| r.seq);
-    head.segments.first().map_or(inline, |s| s.from)
-}
-
-/// What one HEAD must keep of the one it replaces.
-fn succeeds(old: &Head, new: &Head, broken: &mut Vec<String>) {
-    let seq = new.commit_seq;
-    if new.file_id != old.file_id || new.lineage_id != old.lineage_id {
-        broken.push(format!("P21: commit {seq} changes the file or the lineage"));
-    }
-    if new.commit_ms < old.commit_ms {
-        broken.push(format!("G8: time goes back by {} ms at commit {seq}", old.commit_ms - new.commit_ms));
-    }
-    if new.base.seq < old.base.seq || (new.base.seq == old.base.seq && new.base != old.base) {
-        broken.push(format!("P17: commit {seq} replaces base {} by base {}", old.base.seq, new.base.seq));
-    }
-    if new.gc_floor < old.gc_floor {
-        broken.push(format!("P13: the floor falls at commit {seq}"));
-    }
-    if new.forgotten_seq < old.forgotten_seq {
-        broken.push(format!("P4: forgotten_seq falls at commit {seq}"));
-    }
-    for entry in &old.writers {
-        if new.writers.iter().all(|e| e.id != entry.id) && entry.seq > new.forgotten_seq {
-            broken.push(format!(
-                "P4: commit {seq} forgets the writer of commit {} without saying so",
-                entry.seq
-            ));
-        }
-    }
-}
-
-fn hex(rand: [u8; 8]) -> String {
-    format!("{:016x}", u64::from_be_bytes(rand))
 }
 
 /// Whether this key is the one under compare-and-swap.

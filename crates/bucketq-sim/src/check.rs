@@ -5,15 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bucketq::error::{Code, Kind};
+use bucketq::error::Code;
 use bucketq::job::{Job, JobId, State};
 use bucketq::op::{Op, Outcome};
 
 use crate::bucket::Bucket;
-use crate::history::History;
-use crate::history::{Call, Hold, Verdict, verdict_of};
-use crate::ops::{enqueued, finishes};
-use crate::plan::Plan;
+use crate::history::{Call, History, Verdict, verdict_of};
+use crate::leases::{Purged, lost_leases, overlaps};
+use crate::loss;
+use crate::ops::{enqueued, finishes, parts};
+use crate::plan::{Plan, Wrong};
 
 /// What is left at the end: every job by id.
 pub type Jobs = BTreeMap<JobId, Job>;
@@ -23,6 +24,7 @@ pub type Jobs = BTreeMap<JobId, Job>;
 pub fn always(plan: &Plan, history: &History, bucket: &Bucket) -> Vec<String> {
     let mut bad = history.odd.clone();
     bad.extend(bucket.broken.iter().cloned());
+    bad.extend(loss::goes_on(history, bucket));
     let limit = plan.options.deadline.as_millis() as u64 + 2_000;
     for call in &history.calls {
         if let Some(reply) = &call.reply
@@ -49,17 +51,18 @@ pub fn always(plan: &Plan, history: &History, bucket: &Bucket) -> Vec<String> {
 /// Checks of a seed whose bucket nobody meddled with.
 pub fn all(plan: &Plan, history: &History, bucket: &Bucket, last: &Jobs) -> Vec<String> {
     let mut bad = always(plan, history, bucket);
-    bad.extend(overlaps(&history.holds));
-    bad.extend(lost_leases(history));
-    bad.extend(errors(plan, history));
+    let purged = Purged::new(history);
+    bad.extend(overlaps(&history.holds, &purged));
+    bad.extend(lost_leases(history, &purged));
+    bad.extend(errors(plan, history, bucket.betrayal.is_some()));
     bad.extend(replies(history, bucket));
-    bad.extend(looks(history, last));
-    bad.extend(jobs(history, last));
+    bad.extend(looks(history, last, &purged));
+    bad.extend(jobs(history, last, &purged));
     bad
 }
 
 /// Codes that nothing in this plan excuses.
-fn errors(plan: &Plan, history: &History) -> Vec<String> {
+fn errors(plan: &Plan, history: &History, betrayed: bool) -> Vec<String> {
     let never =
         [Code::RolledBack, Code::HeadMissing, Code::StoreBroken, Code::Internal, Code::Foreign, Code::TooNew];
     let mut bad = Vec::new();
@@ -68,7 +71,9 @@ fn errors(plan: &Plan, history: &History) -> Vec<String> {
             c if c == Code::Corrupt.as_str() || c == Code::Foreign.as_str() || c == Code::TooNew.as_str() => {
                 plan.damaged
             }
-            c if c == Code::ClockSkew.as_str() => plan.wild_clock.is_some(),
+            c if c == Code::ClockSkew.as_str() => plan.wrong != Wrong::None,
+            // Who may say so is judged in loss.rs.
+            c if c == Code::RolledBack.as_str() || c == Code::StoreBroken.as_str() => betrayed,
             c => never.iter().all(|n| n.as_str() != c),
         };
         if !excused {
@@ -107,7 +112,7 @@ fn replies(history: &History, bucket: &Bucket) -> Vec<String> {
 }
 
 /// P11: a reader sees the chain, never less than before, never what is not there.
-fn looks(history: &History, last: &Jobs) -> Vec<String> {
+fn looks(history: &History, last: &Jobs, purged: &Purged) -> Vec<String> {
     let mut bad = Vec::new();
     let mut newest = BTreeMap::new();
     for look in &history.looks {
@@ -126,11 +131,17 @@ fn looks(history: &History, last: &Jobs) -> Vec<String> {
             bad.push(format!("P11: {who} is shown commit {before}, then {}", look.seen));
         }
     }
-    let requeued: BTreeSet<JobId> = history.calls.iter().filter_map(|c| requeue_of(&c.op)).collect();
+    let requeued: BTreeSet<JobId> =
+        history.calls.iter().flat_map(parts).filter_map(|(op, _)| requeue_of(op)).collect();
     for (id, run, seq) in &history.seen {
-        let there = last
-            .get(id)
-            .is_some_and(|j| (j.run, j.seq) == (*run, *seq) || (requeued.contains(id) && j.run > *run));
+        let there = match last.get(id) {
+            None => purged.may(*id),
+            Some(j) => {
+                (j.run, j.seq) == (*run, *seq)
+                    || (requeued.contains(id) && j.run > *run)
+                    || purged.reborn(*id)
+            }
+        };
         if !there {
             bad.push(format!("P11: a reader saw {id} in commit {}, which has no such job", seq >> 24));
         }
@@ -142,79 +153,6 @@ fn requeue_of(op: &Op) -> Option<JobId> {
     if let Op::Requeue { id, .. } = op { Some(*id) } else { None }
 }
 
-/// G4: the times in which two holders may work on one job never overlap.
-fn overlaps(holds: &[Hold]) -> Vec<String> {
-    let mut by_job: BTreeMap<(JobId, u32), Vec<&Hold>> = BTreeMap::new();
-    for hold in holds {
-        by_job.entry((hold.job, hold.run)).or_default().push(hold);
-    }
-    let end = |h: &Hold| h.stopped_ms.map_or(h.until_ms, |stopped| stopped.min(h.until_ms));
-    let mut bad = Vec::new();
-    for ((id, _), mut holds) in by_job {
-        holds.sort_by_key(|h| (h.from_ms, h.fence));
-        for pair in holds.windows(2) {
-            let (a, b) = (pair[0], pair[1]);
-            if b.from_ms < end(a) && b.from_ms < end(b) {
-                bad.push(format!(
-                    "G4: {id} is held by {} (commit {}) until {} ms and by {} (commit {}) from {} ms",
-                    a.who,
-                    a.fence,
-                    end(a),
-                    b.who,
-                    b.fence,
-                    b.from_ms
-                ));
-            }
-            if a.fence == b.fence {
-                bad.push(format!("G4: {id} is handed out twice in commit {}", a.fence));
-            }
-        }
-    }
-    bad
-}
-
-/// G3: a stale token changes nothing; and a live one is never called stale.
-fn lost_leases(history: &History) -> Vec<String> {
-    let cancelled: BTreeSet<JobId> = history
-        .calls
-        .iter()
-        .filter_map(|c| if let Op::Cancel { id, leased: true } = c.op { Some(id) } else { None })
-        .collect();
-    let mut claims: BTreeMap<JobId, Vec<u64>> = BTreeMap::new();
-    for hold in &history.holds {
-        claims.entry(hold.job).or_default().push(hold.fence);
-    }
-    let mut bad = Vec::new();
-    for call in history.calls.iter().filter(|c| !c.again) {
-        let (Some((fence, until)), Some(reply)) = (call.held, &call.reply) else { continue };
-        let held = match &call.op {
-            Op::Extend { held, .. } => *held,
-            op => match finishes(op) {
-                Some((held, _)) => held,
-                None => continue,
-            },
-        };
-        let name = call.op.name();
-        match &reply.result {
-            Ok((seq, ..)) => {
-                let newer =
-                    claims.get(&held.id).and_then(|all| all.iter().find(|f| **f > fence && **f < *seq));
-                if let Some(newer) = newer {
-                    bad.push(format!("G3: {name} of {} with the token of commit {fence} works in commit {seq} although commit {newer} claimed it", held.id));
-                }
-            }
-            Err(e) if e.kind() == Kind::LeaseLost && reply.at_ms < until && !cancelled.contains(&held.id) => {
-                bad.push(format!(
-                    "G5: {} loses its live lease on {} (until {until} ms) at {} ms",
-                    call.who, held.id, reply.at_ms
-                ));
-            }
-            Err(_) => {}
-        }
-    }
-    bad
-}
-
 /// What each job went through, gathered from the calls about it.
 #[derive(Default)]
 struct Fate<'a> {
@@ -223,11 +161,11 @@ struct Fate<'a> {
     not_added: bool,
     finished: Vec<(State, &'a Call)>,
     requeued: bool,
-    cancelled: Vec<&'a Call>,
+    cancelled: Vec<(&'a Call, Option<&'a Outcome>)>,
 }
 
 /// G1, G2, G5, G6: every job is where the answers say it is.
-fn jobs(history: &History, last: &Jobs) -> Vec<String> {
+fn jobs(history: &History, last: &Jobs, purged: &Purged) -> Vec<String> {
     let mut fates: BTreeMap<JobId, Fate<'_>> = BTreeMap::new();
     for call in &history.calls {
         gather(call, &mut fates);
@@ -238,7 +176,7 @@ fn jobs(history: &History, last: &Jobs) -> Vec<String> {
     }
     for (id, fate) in &fates {
         match (last.get(id), fate.added) {
-            (None, Some((seq, call))) => {
+            (None, Some((seq, call))) if !purged.may(*id) => {
                 bad.push(format!("G1: {id}, enqueued by {} in commit {seq}, is gone", call.who));
             }
             (Some(_), None) if !fate.perhaps_added && fate.not_added => {
@@ -247,6 +185,7 @@ fn jobs(history: &History, last: &Jobs) -> Vec<String> {
             (Some(job), added) => {
                 if let Some((seq, _)) = added
                     && !fate.requeued
+                    && !purged.reborn(*id)
                     && job.commit_seq() != seq
                 {
                     bad.push(format!(
@@ -254,9 +193,9 @@ fn jobs(history: &History, last: &Jobs) -> Vec<String> {
                         job.commit_seq()
                     ));
                 }
-                bad.extend(finish(*id, fate, job));
+                bad.extend(finish(*id, fate, job, purged.reborn(*id)));
             }
-            (None, None) => {}
+            (None, _) => {}
         }
     }
     bad
@@ -277,15 +216,17 @@ fn gather<'a>(call: &'a Call, fates: &mut BTreeMap<JobId, Fate<'a>>) {
         fates.entry(held.id).or_default().finished.push((state, call));
     }
     if call.verdict() != Verdict::NotApplied {
-        match call.op {
-            Op::Requeue { id, .. } => fates.entry(id).or_default().requeued = true,
-            Op::Cancel { id, .. } => fates.entry(id).or_default().cancelled.push(call),
-            _ => {}
+        for (op, told) in parts(call) {
+            match op {
+                Op::Requeue { id, .. } => fates.entry(*id).or_default().requeued = true,
+                Op::Cancel { id, .. } => fates.entry(*id).or_default().cancelled.push((call, told)),
+                _ => {}
+            }
         }
     }
 }
 
-fn finish(id: JobId, fate: &Fate<'_>, job: &Job) -> Vec<String> {
+fn finish(id: JobId, fate: &Fate<'_>, job: &Job, reborn: bool) -> Vec<String> {
     let mut bad = Vec::new();
     let by = |state| fate.finished.iter().any(|(s, _)| *s == state);
     match job.state {
@@ -299,7 +240,7 @@ fn finish(id: JobId, fate: &Fate<'_>, job: &Job) -> Vec<String> {
         State::Done | State::Dead | State::Cancelled => {}
         state => bad.push(format!("G5: {id} is still {} at the end", state.as_str())),
     }
-    if fate.requeued {
+    if fate.requeued || reborn {
         return bad;
     }
     for (state, call) in &fate.finished {
@@ -315,8 +256,8 @@ fn finish(id: JobId, fate: &Fate<'_>, job: &Job) -> Vec<String> {
             bad.push(format!("G6: {id} was finished in commit {seq} at {ms} and says {:?}", job.finished_ms));
         }
     }
-    for call in &fate.cancelled {
-        if let Some((seq, _, Outcome::Cancelled { was })) = call.commit() {
+    for (call, told) in &fate.cancelled {
+        if let (Some((seq, ..)), Some(Outcome::Cancelled { was })) = (call.commit(), told) {
             let twice = *was == State::Cancelled && !call.again && fate.cancelled.len() == 1;
             if twice || job.state != State::Cancelled {
                 bad.push(format!(

@@ -3,7 +3,7 @@
 //! True time is tokio's paused clock. Every node sees it through a [`NodeClock`] that is off by a skew, drifts and
 //! may be stepped. Nothing else in this crate reads a clock.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bucketq::env::Clock;
@@ -24,17 +24,30 @@ pub struct NodeClock {
     origin: Instant,
     skew_ms: AtomicI64,
     drift_ppm: i64,
+    /// The skew before it was last set, and when that was.
+    before: (AtomicI64, AtomicU64),
 }
 
 impl NodeClock {
     /// A clock that is off by `skew_ms` at `origin` and gains `drift_ppm` microseconds a second from then on.
     pub const fn new(origin: Instant, skew_ms: i64, drift_ppm: i64) -> Self {
-        Self { origin, skew_ms: AtomicI64::new(skew_ms), drift_ppm }
+        let before = (AtomicI64::new(skew_ms), AtomicU64::new(0));
+        Self { origin, skew_ms: AtomicI64::new(skew_ms), drift_ppm, before }
     }
 
     /// Somebody sets the clock: it is off by that much more from now on.
     pub fn step(&self, by_ms: i64) {
-        self.skew_ms.fetch_add(by_ms, Ordering::Relaxed);
+        let was = self.skew_ms.fetch_add(by_ms, Ordering::Relaxed);
+        self.before.0.store(was, Ordering::Relaxed);
+        self.before.1.store(since_ms(self.origin), Ordering::Relaxed);
+    }
+
+    /// What it shows, or would show had it not been set in the last two minutes, whichever is later: a body that is
+    /// sent now may have been built before.
+    pub fn latest_ms(&self) -> i64 {
+        let recent = since_ms(self.origin) < self.before.1.load(Ordering::Relaxed) + 120_000;
+        let lost = self.before.0.load(Ordering::Relaxed) - self.skew_ms.load(Ordering::Relaxed);
+        self.wall_ms() + if recent { lost.max(0) } else { 0 }
     }
 }
 

@@ -10,6 +10,7 @@ use bucketq::lease::Token;
 use bucketq::op::{Op, Outcome};
 
 use crate::bucket::Who;
+use crate::ops::parts;
 
 /// What a caller may conclude from an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +132,7 @@ pub struct Look {
 }
 
 /// Everything that happened.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct History {
     /// Ops, in the order they were sent.
     pub calls: Vec<Call>,
@@ -145,14 +146,33 @@ pub struct History {
     pub seen: BTreeSet<(JobId, u32, u64)>,
     /// Every error told, by code.
     pub errors: BTreeMap<&'static str, u64>,
+    /// Codes told to each life.
+    pub told: BTreeSet<(Who, &'static str)>,
     /// Calls that took longer than they may, and other things noticed on the way.
     pub odd: Vec<String>,
 }
 
 impl History {
-    /// A caller was told of this error.
-    pub fn told_error(&mut self, error: &Error) {
+    /// A caller of this life was told of this error.
+    pub fn told_error(&mut self, who: Who, error: &Error) {
+        self.told.insert((who, error.code().as_str()));
         *self.errors.entry(error.code().as_str()).or_insert(0) += 1;
+    }
+
+    /// Ops told as done, by name; the parts of an atomic count as well.
+    pub fn done(&self) -> BTreeMap<&'static str, u64> {
+        let mut done = BTreeMap::new();
+        let mut count = |name| *done.entry(name).or_insert(0) += 1;
+        for call in self.calls.iter().filter(|c| c.commit().is_some()) {
+            if let Op::Atomic(_) = call.op {
+                count(call.op.name());
+            }
+            for (op, _) in parts(call) {
+                count(op.name());
+            }
+        }
+        self.holds.iter().for_each(|_| count("claim"));
+        done
     }
 
     /// The holder of hold number `n` stops working on it.

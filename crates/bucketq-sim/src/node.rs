@@ -4,6 +4,7 @@
 //! aborts its clients; the writer it leaves behind hangs for ever, as good as dead.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bucketq::QueueFile;
@@ -11,8 +12,10 @@ use bucketq::env::Env;
 use bucketq::error::{Code, Error, Kind};
 use tokio::task::JoinSet;
 
-use crate::bucket::{Who, reach};
+use crate::bucket::Who;
 use crate::clock::pause_ms;
+use crate::judge::reach;
+use crate::plan::Wrong;
 use crate::rng::{Rng, SimEntropy};
 use crate::store::{FaultyStore, Life};
 use crate::variants::Variant;
@@ -34,6 +37,16 @@ enum End {
 pub async fn live(world: Arc<World>, node: usize) {
     let rng = Rng::new(world.rng.draw());
     pause_ms(rng.below(500)).await;
+    // Whether a wrong clock is alone with an idle queue file nobody can tell: whoever is ahead goes first, and whoever
+    // is behind finds others there.
+    let waits = match world.plan.wrong {
+        Wrong::Ahead(first) => node != first,
+        Wrong::Behind(last) => node == last,
+        _ => false,
+    };
+    while waits && world.bucket().seq() == 0 && !world.is_over() {
+        pause_ms(100).await;
+    }
     let mut life = 0;
     while !world.is_over() {
         life += 1;
@@ -58,8 +71,8 @@ async fn one_life(world: &Arc<World>, who: Who, rng: &Rng) -> bool {
         Some(Ok(file)) => file,
         Some(Err(error)) => {
             world.note(|| format!("{who} cannot open: {error}"));
-            world.history().told_error(&error);
-            judge_open(world, who, &error);
+            world.history().told_error(who, &error);
+            judge_open(world, &life, &error);
             return !(world.bucket().meddled && error.code() != Code::Unreachable);
         }
     };
@@ -76,8 +89,9 @@ async fn one_life(world: &Arc<World>, who: Who, rng: &Rng) -> bool {
         () = pause_ms(planned) => [End::Crash, End::Close, End::Drop][rng.below(3) as usize],
         () = workload::halted(&mut clients) => End::Close,
     };
-    if world.bucket().meddled && world.is_over() {
-        // Whoever lived through the operator's deed must say so before it goes.
+    let deceived = world.bucket().deceived();
+    if deceived && world.is_over() {
+        // Whoever lived through the operator's deed, or knew what the store lost, must say so before it goes.
         must_notice(world, &file, who).await;
     }
     world.note(|| format!("{who} ends: {end:?}"));
@@ -96,7 +110,7 @@ async fn one_life(world: &Arc<World>, who: Who, rng: &Rng) -> bool {
                 Err(_) if world.stalled_for(who.node) == 0 => {
                     world.history().odd.push(format!("{who}: close takes more than {most:?}"));
                 }
-                Ok(Err(error)) => world.history().told_error(&error),
+                Ok(Err(error)) => world.history().told_error(who, &error),
                 _ => {}
             },
         }
@@ -112,14 +126,21 @@ pub async fn open(world: &Arc<World>, life: &Arc<Life>) -> Result<QueueFile, Err
     let store = Arc::new(FaultyStore::new(world.clone(), life.clone()));
     let fixed = world.variant.map_or(0, Variant::fixed_entropy);
     let entropy = Arc::new(SimEntropy::new(world.rng.fork(), fixed));
-    let env = Env::new(world.clocks[life.who.node].clone(), entropy);
+    // The last clock belongs to the node that cleans up, and is right.
+    let unseen = world.variant == Some(Variant::ClockUnseen);
+    let clock = if unseen { world.clocks.last() } else { world.clocks.get(life.who.node) };
+    let Some(clock) = clock else { return Err(Error::invalid("a node without a clock")) };
+    let env = Env::new(clock.clone(), entropy);
     QueueFile::open_with(store, NAME, world.plan.options.clone(), env).await
 }
 
-fn judge_open(world: &World, who: Who, error: &Error) {
+fn judge_open(world: &World, life: &Life, error: &Error) {
+    let who = life.who;
     let fine = match error.code() {
         Code::Unreachable | Code::Throttled | Code::Timeout | Code::Contended | Code::OutcomeUnknown => true,
-        Code::ClockSkew => world.plan.wild_clock.is_some(),
+        Code::ClockSkew => world.plan.wrong != Wrong::None,
+        // The probe fails closed; but a store that keeps its word is not refused.
+        Code::NoCompareAndSwap => life.misled.load(Ordering::Relaxed),
         Code::Corrupt | Code::Foreign | Code::TooNew => world.plan.damaged,
         _ => false,
     };
@@ -128,17 +149,20 @@ fn judge_open(world: &World, who: Who, error: &Error) {
     }
 }
 
-/// After the operator's deed: whoever knew a commit that is gone must say so.
+/// After the operator's deed, or the store's: whoever knew a commit that is gone must say so, and whoever's own it was
+/// must say that the store lost it.
 async fn must_notice(world: &Arc<World>, file: &QueueFile, who: Who) {
     world.heal();
-    let (known, lost) = {
+    let (known, lost, own) = {
         let bucket = world.bucket();
+        let own = bucket.betrayal.as_ref().is_some_and(|lost| lost.by == who);
         let known = bucket.known.get(&who).copied();
         (
             known,
             known.is_some_and(|(seq, id)| {
                 bucket.chain.get(&seq) != Some(&id) && bucket.head().is_none_or(|l| seq >= reach(&l.head))
             }),
+            own,
         )
     };
     if !lost {
@@ -147,14 +171,27 @@ async fn must_notice(world: &Arc<World>, file: &QueueFile, who: Who) {
     for _ in 0..20 {
         match file.settle().await {
             Ok(seq) => {
-                let what =
-                    format!("P21, P22: {who} knew commit {known:?}, which is gone, and settles at {seq}");
+                let what = format!(
+                    "P21, P22, P25: {who} knew commit {known:?}, which is gone, and settles at {seq}"
+                );
                 return world.history().odd.push(what);
             }
-            Err(e) if matches!(e.code(), Code::RolledBack | Code::HeadMissing | Code::StoreBroken) => return,
             Err(e) if e.kind() == Kind::Closed => return,
-            Err(_) => pause_ms(5_000).await,
+            Err(e) => {
+                world.history().told_error(who, &e);
+                match e.code() {
+                    // With a clock that is refused it writes nothing either.
+                    Code::StoreBroken | Code::ClockSkew => return,
+                    Code::RolledBack | Code::HeadMissing if !own => return,
+                    Code::RolledBack | Code::HeadMissing => {
+                        let what =
+                            format!("P25: the store lost commit {known:?} of {who}, which is told {e:?}");
+                        return world.history().odd.push(what);
+                    }
+                    _ => pause_ms(5_000).await,
+                }
+            }
         }
     }
-    world.history().odd.push(format!("P21, P22: {who} does not notice that commit {known:?} is gone"));
+    world.history().odd.push(format!("P21, P22, P25: {who} does not notice that commit {known:?} is gone"));
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bucketq::config::{Host, Options};
 
+use crate::bucket::Lie;
 use crate::rng::Rng;
 use crate::variants::Variant;
 
@@ -42,6 +43,8 @@ pub enum Fate {
     Flipped,
     /// A date some seconds old.
     StaleDate,
+    /// An answer without a date.
+    NoDate,
 }
 
 /// Fates a conditional put may meet, with their weights.
@@ -58,6 +61,7 @@ const PUT_IF: &[(Fate, u64)] = &[
     (Fate::NoEtag, 2),
     (Fate::Refused, 2),
     (Fate::StaleDate, 2),
+    (Fate::NoDate, 2),
 ];
 /// Fates of a get.
 const GET: &[(Fate, u64)] = &[
@@ -67,6 +71,7 @@ const GET: &[(Fate, u64)] = &[
     (Fate::Slow, 5),
     (Fate::Refused, 2),
     (Fate::StaleDate, 2),
+    (Fate::NoDate, 2),
 ];
 /// Fates of a get in seeds whose store also delivers damaged bodies.
 const GET_DAMAGED: &[(Fate, u64)] =
@@ -106,6 +111,35 @@ pub enum Operator {
     Restores,
 }
 
+/// Which clock is wrong beyond `max_skew`, if any: `ClockSkew` is then an honest answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// None.
+    None,
+    /// This node's: off from the start or not, and set again and again. The store's Date tells; now and then the
+    /// node's answers come without one for a while.
+    Set(usize),
+    /// This node's is behind the others', at times or always, and the store tells no Date: only HEAD can show it.
+    Behind(usize),
+    /// This node's is ahead of the others', and it makes the queue file: they find HEAD in their future.
+    Ahead(usize),
+    /// The store's own: for a while a node's answers carry a Date that is off.
+    Store,
+}
+
+impl Wrong {
+    fn draw(rng: &Rng, dates: bool, nodes: usize) -> Self {
+        let node = rng.below(nodes as u64) as usize;
+        match (rng.below(12), dates) {
+            (0 | 1, true) => Self::Set(node),
+            (2, true) => Self::Store,
+            (0, false) => Self::Behind(node),
+            (1, false) if rng.one_in(2) => Self::Ahead(node),
+            _ => Self::None,
+        }
+    }
+}
+
 /// Everything drawn at the start of a seed.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
@@ -130,8 +164,8 @@ pub struct Plan {
     pub max_skew_ms: u64,
     /// Skew and drift of each node's clock.
     pub clocks: Vec<(i64, i64)>,
-    /// One node's clock is beyond `max_skew`, or is stepped in mid-run: `ClockSkew` is then an honest answer.
-    pub wild_clock: Option<usize>,
+    /// The clock that is beyond `max_skew`.
+    pub wrong: Wrong,
     /// Leases lie between these, in milliseconds.
     pub lease_ms: (u64, u64),
     /// Probability per step of a store call that its process dies there, per million.
@@ -144,6 +178,12 @@ pub struct Plan {
     pub latency_ms: (u64, u64),
     /// The store asks for the probe before a queue file is created on it.
     pub probe: bool,
+    /// How the store breaks its word.
+    pub lie: Lie,
+    /// The seed is about the refusal of a store that lies (G10): no queue file must come to be.
+    pub refusal: bool,
+    /// After this many commits the store lets a second winner in, once (P25).
+    pub betrayal: Option<u64>,
     /// Every commit is replayed and explained.
     pub deep: bool,
     /// One job in this many has a payload that fills a tail.
@@ -189,7 +229,7 @@ impl Plan {
             dates,
             max_skew_ms,
             clocks,
-            wild_clock: (dates && rng.one_in(6)).then(|| rng.below(nodes as u64) as usize),
+            wrong: Wrong::draw(rng, dates, nodes),
             lease_ms: (least_lease, least_lease + rng.spread(500, 30_000)),
             crash_rate: if wild == 0 { 0 } else { rng.below(3) * 800 },
             trouble_ms: if wild == 0 { 0 } else { rng.spread(4_000, 60_000) },
@@ -197,14 +237,31 @@ impl Plan {
                 .then(|| if rng.one_in(2) { Operator::Deletes } else { Operator::Restores }),
             latency_ms: (latency, latency * 2),
             large: [8, 30, 100][rng.below(3) as usize],
-            probe: false,
+            probe: rng.one_in(5),
+            lie: Lie::None,
+            refusal: false,
+            betrayal: rng.one_in(25).then(|| rng.between(5, 100)),
             deep: seed.is_multiple_of(10),
             options,
         };
+        if rng.one_in(40) {
+            plan.refuse(rng);
+        }
+        if plan.operator.is_some() {
+            plan.betrayal = None;
+        }
         if let Some(variant) = variant {
             variant.bend(&mut plan);
         }
         plan
+    }
+
+    /// The store lies so often that the probe must find it.
+    pub fn refuse(&mut self, rng: &Rng) {
+        let lies = [Lie::TwoWinners, Lie::NoConditions, Lie::NoIfMatch, Lie::NoIfNoneMatch, Lie::StaleReads];
+        self.lie = lies[rng.below(5) as usize];
+        self.probe = true;
+        self.refusal = true;
     }
 
     /// What happens to the next request.

@@ -3,7 +3,7 @@
 //! Called by run.rs in deep seeds. It reads the HEADs of the history through the public API, so that what it sees is
 //! what any reader would have seen at that commit; then each change of a job must be somebody's doing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,18 +13,18 @@ use bucketq::QueueFile;
 use bucketq::config::Options;
 use bucketq::env::{Clock, Env};
 use bucketq::error::{Code, Error, Result};
-use bucketq::job::{JobId, State};
-use bucketq::op::Op;
+use bucketq::job::{Job, JobId, State};
+use bucketq::op::{Op, Outcome};
 use bucketq::query::{Answer, Filter, Query};
 use bucketq::store::{Expect, Got, Listed, Put, Store, Version};
 use bytes::Bytes;
 
-use crate::bucket::is_head;
+use crate::bucket::{Landed, is_head};
 use crate::check::{Jobs, claim_open};
 use crate::clock::pause_ms;
 use crate::history::{Call, History, Verdict};
 use crate::node::NAME;
-use crate::ops::{enqueued, finishes};
+use crate::ops::{any, enqueued, finishes, parts, purges, takes_away};
 use crate::rng::{Rng, SimEntropy};
 use crate::world::World;
 
@@ -117,11 +117,12 @@ pub async fn list_all(file: &QueueFile) -> Result<Jobs> {
     }
 }
 
-/// Walk through every commit; what cannot be explained.
-pub async fn walk(world: &Arc<World>) -> Vec<String> {
+/// Walk through every commit of the chain that stands; what cannot be explained.
+pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
     let (museum, times, landed) = {
         let bucket = world.bucket();
-        let landed = &bucket.landed;
+        let stands = |l: &&Landed| bucket.chain.get(&l.head.commit_seq) == Some(&l.head.commit_id);
+        let landed = &bucket.landed.iter().filter(stands).collect::<Vec<_>>();
         let museum = Arc::new(Museum {
             heads: landed.iter().map(|l| l.bytes.clone()).collect(),
             ever: bucket.ever.clone(),
@@ -134,7 +135,7 @@ pub async fn walk(world: &Arc<World>) -> Vec<String> {
     let env = Env::new(clock, Arc::new(SimEntropy::new(Rng::new(1), 0)));
     let options = Options { create: false, max_skew: None, ..world.plan.options.clone() };
     let mut bad = Vec::new();
-    let mut before = Jobs::new();
+    let (mut before, mut was_paused) = (Jobs::new(), BTreeSet::new());
     let mut file: Option<QueueFile> = None;
     for (n, &at_ms) in times.iter().enumerate() {
         museum.at.store(n, Ordering::Relaxed);
@@ -148,10 +149,13 @@ pub async fn walk(world: &Arc<World>) -> Vec<String> {
             }
         }
         let Some(handle) = &file else { continue };
+        let paused = paused(handle).await;
         match list_all(handle).await {
             Ok(jobs) => {
+                from_paused(history, seq, &jobs, &was_paused, &paused, &mut bad);
+                was_paused = paused;
                 explain(
-                    &world.history(),
+                    history,
                     Moment { seq, commit_ms: at_ms, landed_ms: landed[n] },
                     &before,
                     &jobs,
@@ -171,13 +175,38 @@ pub async fn walk(world: &Arc<World>) -> Vec<String> {
     bad
 }
 
+async fn paused(file: &QueueFile) -> BTreeSet<String> {
+    let Ok(Answer::Queues(queues)) = file.ask(Query::Queues, None).await else { return BTreeSet::new() };
+    queues.into_iter().filter(|q| q.paused).map(|q| q.name).collect()
+}
+
+/// Claims get nothing of a queue that is paused before and after their commit, unless it was resumed in between.
+fn from_paused(
+    history: &History,
+    seq: u64,
+    jobs: &Jobs,
+    before: &BTreeSet<String>,
+    after: &BTreeSet<String>,
+    bad: &mut Vec<String>,
+) {
+    for job in jobs.values().filter(|j| j.fence == Some(seq) && j.state == State::Leased) {
+        let stays = before.contains(&job.queue) && after.contains(&job.queue);
+        let resumes =
+            |call: &Call| any(&call.op, &|op| matches!(op, Op::Resume { queue } if *queue == job.queue));
+        if stays && !somebody(history, seq, resumes) {
+            bad.push(format!("{} is claimed in commit {seq} from {}, which is paused", job.id, job.queue));
+        }
+    }
+}
+
 /// Each change from one commit to the next is somebody's doing, and each answer shows in its commit.
 fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mut Vec<String>) {
     let seq = now.seq;
     for call in &history.calls {
         if !call.again && call.commit().is_some_and(|(s, ..)| s == seq) {
             for (id, told) in enqueued(call) {
-                if matches!(told, Some((true, _))) && (before.contains_key(&id) || !after.contains_key(&id)) {
+                let there = after.contains_key(&id) || somebody(history, seq, |c| purges_any(&c.op));
+                if matches!(told, Some((true, _))) && (before.contains_key(&id) || !there) {
                     bad.push(format!("G2: {id} is told to be new in commit {seq} and is not"));
                 }
             }
@@ -209,8 +238,43 @@ fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mu
             }
         }
     }
-    for id in before.keys().filter(|id| !after.contains_key(id)) {
-        bad.push(format!("G1: {id} disappears in commit {seq}"));
+    gone(history, seq, before, after, bad);
+}
+
+fn purges_any(op: &Op) -> bool {
+    any(op, &|op| matches!(op, Op::Purge { .. }))
+}
+
+/// Whoever disappears was purged, and a purge says how many those are.
+fn gone(history: &History, seq: u64, before: &Jobs, after: &Jobs, bad: &mut Vec<String>) {
+    let missing: Vec<&Job> = before.values().filter(|job| !after.contains_key(&job.id)).collect();
+    for job in &missing {
+        // What else happened to it in this commit may have brought it into a state that is purged.
+        let touched = somebody(history, seq, |c| takes_away(&c.op, job.id));
+        let purged = |state| somebody(history, seq, |c| purges(&c.op, &job.queue, state));
+        let explained = purged(Some(job.state)) || (touched && purged(None));
+        if !explained {
+            bad.push(format!("G1: {} disappears in commit {seq}", job.id));
+        }
+    }
+    let perhaps = |c: &Call| c.commit().is_none() && c.verdict() == Verdict::Either && purges_any(&c.op);
+    if history.calls.iter().any(perhaps) {
+        return;
+    }
+    let mut told = 0;
+    for call in history.calls.iter().filter(|c| c.commit().is_some_and(|(s, ..)| s == seq)) {
+        for (_, outcome) in parts(call) {
+            if let Some(Outcome::Purged { count }) = outcome {
+                told += count;
+            }
+        }
+    }
+    // A job may come and go within one commit.
+    if (missing.len() as u64) > told {
+        bad.push(format!(
+            "G6: {} jobs disappear in commit {seq}, whose purges tell of {told}",
+            missing.len()
+        ));
     }
 }
 
@@ -239,11 +303,7 @@ fn claimed(history: &History, now: Moment, id: JobId, before: &Jobs, bad: &mut V
     if expires <= at_ms {
         return;
     }
-    let given_up = |call: &Call| {
-        finishes(&call.op).is_some_and(|(held, _)| held.id == id)
-            || matches!(call.op, Op::Cancel { id: c, .. } | Op::Requeue { id: c, .. } if c == id)
-    };
-    if !somebody(history, seq, given_up) && !open {
+    if !somebody(history, seq, |call| takes_away(&call.op, id)) && !open {
         bad.push(format!(
             "G4: {id}, leased in commit {fence} until {expires}, is claimed in commit {seq} at {at_ms}"
         ));

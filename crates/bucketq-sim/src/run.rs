@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bucketq::QueueFile;
+use bucketq::env::Clock;
 use bucketq::job::State;
 use bucketq::op::{Held, Op};
 use bucketq::query::{Answer, Query};
@@ -15,9 +16,11 @@ use tokio::task::JoinSet;
 
 use crate::bucket::Who;
 use crate::check;
-use crate::clock::pause_ms;
+use crate::clock::{EPOCH_MS, pause_ms};
+use crate::loss;
 use crate::node;
-use crate::plan::Operator;
+use crate::plan::{Operator, Wrong};
+use crate::refusal;
 use crate::replay;
 use crate::rng::Rng;
 use crate::store::Life;
@@ -45,6 +48,8 @@ pub struct Report {
     pub events: u64,
     /// Errors callers were told, by code.
     pub errors: BTreeMap<&'static str, u64>,
+    /// Ops callers were told are done, by name.
+    pub done: BTreeMap<&'static str, u64>,
     /// True time that passed.
     pub virtual_ms: u64,
 }
@@ -67,6 +72,26 @@ pub fn run(seed: u64, variant: Option<Variant>, print: bool) -> Report {
 async fn story(seed: u64, variant: Option<Variant>, print: bool) -> Report {
     let world = World::new(seed, variant, print);
     world.note(|| format!("{:?}", world.plan));
+    let violations = if world.plan.refusal { refusal::story(&world).await } else { lives(&world).await };
+    let (trace, events) = world.trace();
+    let history = world.history().clone();
+    let commits = world.bucket().landed.len() as u64;
+    Report {
+        seed,
+        ops: world.calls(),
+        commits,
+        faults: world.faults(),
+        violations,
+        trace,
+        events,
+        done: history.done(),
+        errors: history.errors,
+        virtual_ms: world.now_ms(),
+    }
+}
+
+/// The ordinary story: everybody lives, then what happened is judged.
+async fn lives(world: &Arc<World>) -> Vec<String> {
     let mut nodes = JoinSet::new();
     for n in 0..world.plan.nodes {
         nodes.spawn(node::live(world.clone(), n));
@@ -86,43 +111,33 @@ async fn story(seed: u64, variant: Option<Variant>, print: bool) -> Report {
     }
     troubles.abort();
     world.heal();
-    let meddled = world.bucket().meddled;
-    let mut violations = if meddled {
-        check::always(&world.plan, &world.history(), &world.bucket())
-    } else {
-        match tokio::time::timeout(Duration::from_hours(12), clean_up(&world)).await {
-            Ok(Ok(jobs)) => check::all(&world.plan, &world.history(), &world.bucket(), &jobs),
-            Ok(Err(what)) => {
-                let mut bad = check::always(&world.plan, &world.history(), &world.bucket());
-                bad.push(what);
-                bad
-            }
-            Err(_) => vec!["G5: cleaning up does not come to an end".into()],
+    if world.bucket().meddled {
+        return check::always(&world.plan, &world.history(), &world.bucket());
+    }
+    let cleaned = tokio::time::timeout(Duration::from_hours(12), clean_up(world)).await;
+    // What hung on a commit that the store lost is nobody's fault; how the losers took it is.
+    let history = loss::without_lost(&world.history(), &world.bucket());
+    let mut violations = loss::judge(&world.history(), &world.bucket());
+    match cleaned {
+        Ok(Ok(jobs)) => violations.extend(check::all(&world.plan, &history, &world.bucket(), &jobs)),
+        Ok(Err(what)) => {
+            violations.extend(check::always(&world.plan, &history, &world.bucket()));
+            violations.push(what);
         }
-    };
-    if world.plan.deep && !meddled && violations.is_empty() {
-        violations.extend(replay::walk(&world).await);
+        Err(_) => violations.push("G5: cleaning up does not come to an end".into()),
     }
-    let (trace, events) = world.trace();
-    let errors = world.history().errors.clone();
-    let commits = world.bucket().landed.len() as u64;
-    Report {
-        seed,
-        ops: world.calls(),
-        commits,
-        faults: world.faults(),
-        violations,
-        trace,
-        events,
-        errors,
-        virtual_ms: world.now_ms(),
+    if world.plan.deep && violations.is_empty() {
+        violations.extend(replay::walk(world, &history).await);
     }
+    violations
 }
 
 /// Stalls, outages, stepped clocks and the operator, until the clients stop.
 async fn troubles(world: Arc<World>) {
     let rng = world.rng.fork();
     let mut operator = world.plan.operator;
+    let mut behind =
+        world.clocks.iter().any(|c| c.wall_ms() < EPOCH_MS + world.now_ms().cast_signed() - world.off_ms / 2);
     if world.plan.trouble_ms == 0 {
         return;
     }
@@ -132,13 +147,7 @@ async fn troubles(world: Arc<World>) {
         match rng.below(5) {
             0 | 1 => world.stall(node, rng.spread(100, world.plan.lease_ms.1 * 2)),
             2 | 3 => world.cut(node, rng.spread(500, 45_000)),
-            _ => {
-                if let Some(wild) = world.plan.wild_clock {
-                    let by = rng.spread(10, 600_000).cast_signed();
-                    world.fault(|| format!("the clock of n{wild} is set by {by} ms"));
-                    world.clocks[wild].step(if rng.one_in(2) { by } else { -by });
-                }
-            }
+            _ => behind = set_clocks(&world, &rng, node, behind),
         }
         if world.calls() > world.plan.budget / 2
             && let Some(deed) = operator.take()
@@ -158,6 +167,30 @@ async fn troubles(world: Arc<World>) {
     }
 }
 
+/// Somebody sets a clock, or a Date goes wrong. Whether the clock that is behind at times is behind now.
+fn set_clocks(world: &World, rng: &Rng, node: usize, behind: bool) -> bool {
+    let step = |node: usize, by: i64| {
+        world.fault(|| format!("the clock of n{node} is set by {by} ms"));
+        world.clocks[node].step(by);
+    };
+    match world.plan.wrong {
+        Wrong::Set(node) => {
+            let by = rng.spread(10, 600_000).cast_signed();
+            if rng.one_in(2) {
+                world.odd_dates(node, rng.spread(500, 30_000), 0);
+            }
+            step(node, if rng.one_in(2) { by } else { -by });
+        }
+        Wrong::Behind(node) => step(node, if behind { world.off_ms } else { -world.off_ms }),
+        Wrong::Store => {
+            let by = rng.spread(world.plan.max_skew_ms + 3_000, 60_000).cast_signed();
+            world.odd_dates(node, rng.spread(500, 30_000), if rng.one_in(2) { by } else { -by });
+        }
+        Wrong::Ahead(_) | Wrong::None => {}
+    }
+    !behind
+}
+
 /// A fresh node finishes every job, then nothing happens for hours, then everything is read.
 async fn clean_up(world: &Arc<World>) -> Result<check::Jobs, String> {
     let who = Who { node: world.plan.nodes, life: 1 };
@@ -173,6 +206,12 @@ async fn clean_up(world: &Arc<World>) -> Result<check::Jobs, String> {
     }
     let file = opened.map_err(|e| format!("G7: it cannot be opened at the end: {e:?}"))?;
     let client = Client { world: world.clone(), file: file.clone(), who, rng: Rng::new(world.rng.draw()) };
+    for _ in 0..1_000 {
+        if file.settle().await.is_ok() {
+            break;
+        }
+        pause_ms(1_000).await;
+    }
     for queue in QUEUES {
         client.insist(Op::Resume { queue: queue.to_owned() }, None).await;
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bucketq::env::Clock;
 use bucketq::error::{Code, Error, Result};
 use bucketq::store::{Expect, Got, Listed, Put, Store, Version};
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use crate::bucket::{Bucket, Who, is_head};
 use crate::clock::{EPOCH_MS, pause_ms};
 use crate::plan::{Fate, Verb};
 use crate::rng::Rng;
+use crate::variants::Variant;
 use crate::world::World;
 
 /// One life of one process, as its store sees it.
@@ -26,6 +28,11 @@ pub struct Life {
     /// Which.
     pub who: Who,
     dead: AtomicBool,
+    /// It has been told the store's time.
+    dated: AtomicBool,
+    /// Its probe met what a store that keeps its word does not do: a false 412, a 409 without a rival, a request
+    /// carried out twice, a damaged body.
+    pub misled: AtomicBool,
     /// Rung when a step of the store decides that the process dies here.
     pub crash: Notify,
 }
@@ -33,7 +40,8 @@ pub struct Life {
 impl Life {
     /// A life that begins.
     pub fn new(who: Who) -> Self {
-        Self { who, dead: AtomicBool::new(false), crash: Notify::new() }
+        let no = || AtomicBool::new(false);
+        Self { who, dead: no(), dated: no(), misled: no(), crash: Notify::new() }
     }
 
     /// From now on nothing of this process reaches the bucket, and no answer reaches it.
@@ -101,6 +109,14 @@ impl FaultyStore {
         fate
     }
 
+    fn mislead(&self, fate: Fate, key: &str) {
+        let odd =
+            matches!(fate, Fate::False412 | Fate::Conflict409 | Fate::Twice | Fate::Torn | Fate::Flipped);
+        if odd && !is_head(key) {
+            self.life.misled.store(true, Ordering::Relaxed);
+        }
+    }
+
     fn half_trip(&self) -> u64 {
         let (low, high) = self.world.plan.latency_ms;
         self.rng.between(low, high) / 2
@@ -147,10 +163,26 @@ impl FaultyStore {
         (fate != Fate::Failed).then_some(value)
     }
 
-    fn date(&self, fate: Fate) -> Option<i64> {
-        let stale = if fate == Fate::StaleDate { 1_500 } else { 0 };
-        let now = EPOCH_MS + self.world.now_ms().cast_signed() - stale;
-        self.world.plan.dates.then_some(now - now.rem_euclid(1_000))
+    /// The Date of an answer. A life is told the right time once before anything can be wrong with it: a process that
+    /// begins with a wrong Date, or with none and a wrong clock, cannot know (decision 6).
+    fn date(&self, fate: Fate, key: &str) -> Option<i64> {
+        if !self.world.plan.dates {
+            return None;
+        }
+        // The Date that comes with other objects, the probe's among them, is not looked at.
+        let first = !is_head(key) || !self.life.dated.swap(true, Ordering::Relaxed);
+        let mut off = if fate == Fate::StaleDate { -1_500 } else { 0 };
+        match self.world.date_off(self.life.who.node) {
+            Some(0) if !first => return None,
+            Some(by) if !first => off = by,
+            _ if fate == Fate::NoDate && !first => return None,
+            _ => {}
+        }
+        let now = match self.world.variant {
+            Some(Variant::DateAgrees) => self.world.clocks[self.life.who.node].wall_ms(),
+            _ => EPOCH_MS + self.world.now_ms().cast_signed(),
+        };
+        Some(now + off - (now + off).rem_euclid(1_000))
     }
 
     fn damaged(&self, fate: Fate, bytes: Bytes) -> Bytes {
@@ -173,10 +205,11 @@ impl Store for FaultyStore {
         self.world.request(self.life.who, Verb::Get, key).await;
         self.step().await;
         let fate = self.fate(Verb::Get, key);
+        self.mislead(fate, key);
         let (name, rng) = (key.to_owned(), self.rng.clone());
         let found = self.send(fate, move |bucket, _| bucket.get(&name, &rng)).await;
         self.step().await;
-        let date_ms = self.date(fate);
+        let date_ms = if found.is_some() { self.date(fate, key) } else { None };
         match found {
             None => Err(error_of(fate)),
             Some(None) => Ok(Got::Absent { date_ms }),
@@ -186,7 +219,8 @@ impl Store for FaultyStore {
             Some(Some(object)) => {
                 let bytes = self.damaged(fate, object.bytes);
                 if is_head(key) {
-                    self.world.bucket().learn(self.life.who, &bytes);
+                    let now = self.world.now_ms();
+                    self.world.bucket().learn(self.life.who, &bytes, false, now);
                 }
                 Ok(Got::Object { bytes, version: Version::new(object.version), date_ms })
             }
@@ -202,11 +236,25 @@ impl Store for FaultyStore {
             Expect::Is(version) => Some(version.as_str().to_owned()),
         };
         let (name, who, rng) = (key.to_owned(), self.life.who, self.rng.clone());
+        if is_head(key) && !self.world.plan.dates {
+            let wall_ms = self.world.clocks[who.node].latest_ms();
+            self.world.bucket().sent(who, wall_ms, &body);
+        }
+        self.mislead(fate, key);
+        // Whoever is let in as a second winner must still be waiting for its answer.
+        let prompt = is_head(key) && matches!(fate, Fate::Fine | Fate::Slow);
         let sent = body.clone();
         let world = self.world.clone();
         let stored = self
             .send(fate, move |bucket, at_ms| {
-                let stored = bucket.put_if(who, at_ms, &name, sent.clone(), is.as_deref(), &rng);
+                let second = || bucket.betray(who, at_ms, &name, &sent, is.as_deref());
+                let stored = match prompt.then(second).flatten() {
+                    Some(version) => {
+                        world.fault(|| format!("{who} is let in as a second winner"));
+                        Some(version)
+                    }
+                    None => bucket.put_if(who, at_ms, &name, sent.clone(), is.as_deref(), &rng),
+                };
                 world.note(|| format!("{who} put {name} if {is:?}: {stored:?}"));
                 stored
             })
@@ -227,9 +275,10 @@ impl Store for FaultyStore {
             },
             (Some(Some(version)), _) => {
                 if is_head(key) {
-                    self.world.bucket().learn(who, &body);
+                    let now = self.world.now_ms();
+                    self.world.bucket().learn(who, &body, true, now);
                 }
-                Put::Stored { version: Version::new(version), date_ms: self.date(fate) }
+                Put::Stored { version: Version::new(version), date_ms: self.date(fate, key) }
             }
         }
     }

@@ -5,7 +5,7 @@
 //! rest needs `bucketq::broken`, which exists only under the feature `broken` and is in nothing that ships.
 
 use crate::bucket::Lie;
-use crate::plan::{Fate, Plan};
+use crate::plan::{Fate, Plan, Wrong};
 use crate::run::{Report, run};
 
 /// One broken rule.
@@ -15,6 +15,18 @@ pub enum Variant {
     Harsh,
     /// Nothing is broken but one node's clock, which is set again and again: a control as well (P28).
     WrongClock,
+    /// Nothing is broken but a clock that is behind where no Date tells (P28).
+    ClockBehind,
+    /// Nothing is broken but a clock that is ahead where no Date tells, of whoever made the queue file (P28).
+    ClockAhead,
+    /// Nothing is broken but the Date of the store at times (P28).
+    StoreClock,
+    /// Nothing is broken but the store, which loses one acknowledged commit (P25).
+    Betrayed,
+    /// Nothing is broken; the store is probed first (G10).
+    Probed,
+    /// Nothing is broken but the store, and it is probed first (G10).
+    Refused,
     /// Two states of HEAD share a version, as without a fresh commit id in the body (P1).
     SameVersion,
     /// Keys of segments and bases are not random (P12).
@@ -29,6 +41,15 @@ pub enum Variant {
     NoConditions,
     /// The store answers gets with the state before (P21, P24).
     StaleReads,
+    /// A store that lies is not probed (P24).
+    NoProbe,
+    /// The store's Date agrees with whoever asks, so that a clock that is set goes unnoticed (P28).
+    DateAgrees,
+    /// A clock that is behind HEAD is not looked at (P28).
+    ClockUnseen,
+    /// A store loses an acknowledged commit, and its writer does not look for it (P25).
+    #[cfg(feature = "broken")]
+    LossUnnoticed,
     /// Broken inside the engine.
     #[cfg(feature = "broken")]
     Engine(bucketq::broken::Broken),
@@ -36,7 +57,7 @@ pub enum Variant {
 
 impl Variant {
     /// Every variant that can be produced from outside.
-    pub const OUTSIDE: [Self; 7] = [
+    pub const OUTSIDE: [Self; 10] = [
         Self::SameVersion,
         Self::FixedKey,
         Self::LeaseFromAnswer,
@@ -44,25 +65,33 @@ impl Variant {
         Self::TwoWinners,
         Self::NoConditions,
         Self::StaleReads,
+        Self::NoProbe,
+        Self::DateAgrees,
+        Self::ClockUnseen,
+    ];
+
+    /// Nothing of the engine is broken: these must hold.
+    pub const CONTROLS: [Self; 8] = [
+        Self::Harsh,
+        Self::WrongClock,
+        Self::ClockBehind,
+        Self::ClockAhead,
+        Self::StoreClock,
+        Self::Betrayed,
+        Self::Probed,
+        Self::Refused,
     ];
 
     /// Every variant there is.
     pub fn all() -> Vec<Self> {
         #[cfg(feature = "broken")]
-        return Self::OUTSIDE.into_iter().chain(ENGINE.into_iter().map(Self::Engine)).collect();
+        return Self::OUTSIDE
+            .into_iter()
+            .chain([Self::LossUnnoticed])
+            .chain(ENGINE.into_iter().map(Self::Engine))
+            .collect();
         #[cfg(not(feature = "broken"))]
         Self::OUTSIDE.to_vec()
-    }
-
-    /// How the bucket lies.
-    pub fn lie(self) -> Lie {
-        match self {
-            Self::TwoWinners => Lie::TwoWinners,
-            Self::NoConditions => Lie::NoConditions,
-            Self::StaleReads => Lie::StaleReads,
-            Self::SameVersion => Lie::SameVersion,
-            _ => Lie::None,
-        }
     }
 
     /// Draws of this many bytes are constant.
@@ -74,13 +103,19 @@ impl Variant {
     pub fn bend(self, plan: &mut Plan) {
         plan.operator = None;
         plan.damaged = false;
-        plan.wild_clock = None;
+        plan.wrong = Wrong::None;
+        (plan.lie, plan.refusal, plan.probe, plan.betrayal) = (Lie::None, false, false, None);
         plan.deep = false;
         plan.nodes = plan.nodes.max(3);
         plan.clocks.resize(plan.nodes + 1, (0, 0));
         plan.fault_rate = plan.fault_rate.max(30_000);
         match self {
             Self::TwoWinners | Self::NoConditions | Self::StaleReads => {
+                plan.lie = match self {
+                    Self::TwoWinners => Lie::TwoWinners,
+                    Self::NoConditions => Lie::NoConditions,
+                    _ => Lie::StaleReads,
+                };
                 plan.fault_rate = 0;
                 plan.crash_rate = 0;
                 plan.trouble_ms = 0;
@@ -96,9 +131,37 @@ impl Variant {
             Self::WrongClock => {
                 plan.dates = true;
                 plan.max_skew_ms = 5_000;
-                plan.wild_clock = Some(0);
+                plan.wrong = Wrong::Set(0);
                 plan.trouble_ms = 4_000;
                 plan.lease_ms = (10_500, 14_000);
+            }
+            Self::DateAgrees => {
+                Self::WrongClock.bend(plan);
+                plan.fault_rate = 0;
+            }
+            Self::StoreClock => {
+                Self::WrongClock.bend(plan);
+                plan.wrong = Wrong::Store;
+            }
+            Self::ClockBehind | Self::ClockUnseen | Self::ClockAhead => {
+                plan.dates = false;
+                plan.trouble_ms = 6_000;
+                plan.wrong = if self == Self::ClockAhead { Wrong::Ahead(0) } else { Wrong::Behind(0) };
+            }
+            Self::Betrayed => plan.betrayal = Some(5),
+            Self::Probed => plan.probe = true,
+            Self::Refused | Self::NoProbe => {
+                plan.lie =
+                    [Lie::TwoWinners, Lie::NoConditions, Lie::NoIfMatch, Lie::NoIfNoneMatch, Lie::StaleReads]
+                        [plan.budget as usize % 5];
+                plan.refusal = true;
+                plan.probe = self == Self::Refused;
+            }
+            Self::SameVersion => plan.lie = Lie::SameVersion,
+            #[cfg(feature = "broken")]
+            Self::LossUnnoticed => {
+                plan.betrayal = Some(5);
+                plan.options.broken = Some(bucketq::broken::Broken::RollbackBySeqOnly);
             }
             Self::LeaseFromAnswer => slow_answers(plan),
             Self::NoSkewMargin => far_clocks(plan),

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use bucketq::Taken;
+use bucketq::job::Payload;
 use bucketq::op::{Held, Op, Queues};
 
 use crate::clock::{now, pause_ms};
@@ -96,7 +97,7 @@ fn record(
     let mut history = world.history();
     history.claims[n].reply = Some((at_ms, got));
     let jobs = answer.map_err(|error| {
-        history.told_error(&error);
+        history.told_error(client.who, &error);
         matches!(error.kind(), bucketq::error::Kind::Corrupt | bucketq::error::Kind::Closed)
     })?;
     let mut held = Vec::new();
@@ -155,8 +156,15 @@ async fn handle(client: &Client, n: usize, taken: &Taken, lease_ms: u64) -> Halt
         23..=25 => Op::Reject { held: proof, error: Some("never".into()) },
         26..=32 => {
             let next = Op::Enqueue { queue: QUEUES[2].to_owned(), jobs: vec![client.job()] };
-            Op::Atomic(vec![Op::Ack { held: proof, result: None }, next])
+            let end = match rng.below(6) {
+                0 => Op::Nack { held: proof, delay_ms: None, error: None },
+                1 => Op::Release { held: proof },
+                2 => Op::Reject { held: proof, error: None },
+                _ => Op::Ack { held: proof, result: None },
+            };
+            Op::Atomic(vec![end, next])
         }
+        33..=36 => Op::Ack { held: proof, result: Some(Payload::bytes(payload_of(taken.job.id, 40))) },
         _ => Op::Ack { held: proof, result: None },
     };
     let (fence, until) = {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bucketq::QueueFile;
 use bucketq::error::Kind;
-use bucketq::job::{Backoff, Dedup, DedupScope, JobId, New, Payload, When};
+use bucketq::job::{Backoff, Dedup, DedupScope, JobId, New, Payload, State, When};
 use bucketq::lease::Token;
 use bucketq::op::{Held, Op};
 use bucketq::query::{Answer, Filter, Query};
@@ -98,7 +98,7 @@ impl Client {
         });
         let mut history = self.world.history();
         if let Err(error) = &result {
-            history.told_error(error);
+            history.told_error(self.who, error);
         }
         history.calls[n].reply = Some(Reply { at_ms, bucket_seq, result });
         history.calls[n].clone()
@@ -142,9 +142,15 @@ impl Client {
     /// Several ops in one; now and then one of them cannot succeed, so that none may.
     fn chain_of_ops(&self) -> Op {
         let mut ops = vec![self.enqueue(), self.enqueue()];
-        if self.rng.one_in(3) {
-            let held = Held { id: self.job_id(), token: Token([9; 16]) };
-            ops.push(Op::Ack { held, result: None });
+        match self.rng.below(6) {
+            0 | 1 => {
+                let held = Held { id: self.job_id(), token: Token([9; 16]) };
+                ops.push(Op::Ack { held, result: None });
+            }
+            2 => ops.extend(self.cancel_or_requeue()),
+            3 => ops.push(self.pause_or_resume()),
+            4 => ops.insert(0, self.purge()),
+            _ => {}
         }
         Op::Atomic(ops)
     }
@@ -181,17 +187,16 @@ impl Client {
     }
 
     async fn read(&self) -> Halted {
-        let queues = QUEUES.map(str::to_owned);
         while !self.world.is_over() {
             pause_ms(self.rng.spread(20, 3_000)).await;
-            let halted = match self.rng.below(10) {
-                0 => self.cancel_or_requeue().await,
-                1 => {
-                    let queue = queues[self.rng.below(3) as usize].clone();
-                    let op = if self.rng.one_in(3) { Op::Pause { queue } } else { Op::Resume { queue } };
-                    self.insist(op, None).await
-                }
-                2..=5 => self.list().await,
+            let halted = match self.rng.below(12) {
+                0 => match self.cancel_or_requeue() {
+                    Some(op) => self.insist(op, None).await,
+                    None => false,
+                },
+                1 => self.insist(self.pause_or_resume(), None).await,
+                2 if self.rng.one_in(2) => self.insist(self.purge(), None).await,
+                2..=6 => self.list().await,
                 _ => self.stats().await,
             };
             if halted {
@@ -201,20 +206,34 @@ impl Client {
         false
     }
 
-    async fn cancel_or_requeue(&self) -> Halted {
-        let Some((id, run, _)) = ({
+    fn pause_or_resume(&self) -> Op {
+        let queue = self.queue();
+        if self.rng.one_in(3) { Op::Pause { queue } } else { Op::Resume { queue } }
+    }
+
+    /// Of one queue only, unless every commit is replayed: a purge leaves little to check at the end.
+    fn purge(&self) -> Op {
+        let queue = if self.world.plan.deep { self.queue() } else { QUEUES[2].to_owned() };
+        let states = match self.rng.below(4) {
+            0 => State::ALL.to_vec(),
+            1 => vec![State::Scheduled, State::Ready],
+            _ => vec![State::Done, State::Dead, State::Cancelled],
+        };
+        Op::Purge { queue, states }
+    }
+
+    /// Of a job that some reader has seen.
+    fn cancel_or_requeue(&self) -> Option<Op> {
+        let (id, run, _) = {
             let history = self.world.history();
             let n = self.rng.below(history.seen.len() as u64) as usize;
-            history.seen.iter().nth(n).copied()
-        }) else {
-            return false;
+            history.seen.iter().nth(n).copied()?
         };
-        let op = if self.rng.one_in(2) {
+        Some(if self.rng.one_in(2) {
             Op::Cancel { id, leased: self.rng.one_in(2) }
         } else {
             Op::Requeue { id, run: Some(run) }
-        };
-        self.insist(op, None).await
+        })
     }
 
     async fn stats(&self) -> Halted {
@@ -236,7 +255,7 @@ impl Client {
                 false
             }
             Err(error) => {
-                history.told_error(&error);
+                history.told_error(self.who, &error);
                 is_final(error.kind())
             }
         }
@@ -256,7 +275,7 @@ impl Client {
                 false
             }
             Err(error) => {
-                history.told_error(&error);
+                history.told_error(self.who, &error);
                 is_final(error.kind())
             }
         }

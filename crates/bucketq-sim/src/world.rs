@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::bucket::{Bucket, Who};
 use crate::clock::{NodeClock, now, pause_ms, since_ms};
 use crate::history::History;
-use crate::plan::{Plan, Verb};
+use crate::plan::{Plan, Verb, Wrong};
 use crate::rng::Rng;
 use crate::variants::Variant;
 
@@ -31,6 +31,8 @@ pub struct World {
     pub rng: Rng,
     /// The clock of each node; the last one belongs to the node that cleans up.
     pub clocks: Vec<Arc<NodeClock>>,
+    /// How far a clock that is wrong is off where no Date corrects it.
+    pub off_ms: i64,
     origin: Instant,
     bucket: Mutex<Bucket>,
     history: Mutex<History>,
@@ -50,6 +52,9 @@ pub struct World {
 struct Trouble {
     stalled_until: AtomicU64,
     cut_off_until: AtomicU64,
+    odd_dates_until: AtomicU64,
+    /// How far the Date is off meanwhile; 0 for none at all.
+    date_off_ms: AtomicI64,
 }
 
 struct Trace {
@@ -69,21 +74,30 @@ impl World {
     /// A world with a plan of its own.
     pub fn with(seed: u64, plan: Plan, rng: Rng, variant: Option<Variant>, print: bool) -> Arc<Self> {
         let origin = now();
-        let wild_ms = (rng.spread(2 * plan.max_skew_ms + 1_000, 3_600_000)).cast_signed();
+        let wild_ms = rng.spread(2 * plan.max_skew_ms + 1_000, 3_600_000).cast_signed();
+        let off_ms = rng.between(300_000, 900_000).cast_signed();
+        let coins = (rng.one_in(2), rng.one_in(2));
         let clocks = plan.clocks.iter().enumerate().map(|(i, &(skew, drift))| {
-            let wild = if plan.wild_clock == Some(i) && rng.one_in(2) { wild_ms } else { 0 };
-            Arc::new(NodeClock::new(origin, skew + if rng.one_in(2) { wild } else { -wild }, drift))
+            let wrong = match plan.wrong {
+                Wrong::Set(node) if node == i && coins.0 => wild_ms * if coins.1 { 1 } else { -1 },
+                Wrong::Behind(node) if node == i && coins.0 => -off_ms,
+                Wrong::Ahead(node) if node == i => off_ms,
+                _ => 0,
+            };
+            Arc::new(NodeClock::new(origin, skew + wrong, drift))
         });
         let clocks = clocks.collect::<Vec<_>>();
+        let mut bucket = Bucket::new(plan.lie, plan.max_skew_ms);
+        bucket.betray_after = plan.betrayal;
+        bucket.time_free = matches!(plan.wrong, Wrong::Ahead(_));
+        bucket.stale_one_in = if plan.refusal { 2 } else { 12 };
         Arc::new(Self {
             seed,
             variant,
             clocks,
             origin,
-            bucket: Mutex::new(Bucket::new(
-                variant.map_or_else(Default::default, Variant::lie),
-                plan.max_skew_ms,
-            )),
+            bucket: Mutex::new(bucket),
+            off_ms,
             history: Mutex::default(),
             trace: Mutex::new(Trace { hash: 0xcbf2_9ce4_8422_2325, events: 0, print }),
             troubles: (0..=plan.nodes).map(|_| Trouble::default()).collect(),
@@ -211,6 +225,19 @@ impl World {
     /// The node is cut off from the bucket.
     pub fn cut_off(&self, node: usize) -> bool {
         self.troubles[node].cut_off_until.load(Ordering::Relaxed) > self.now_ms()
+    }
+
+    /// For this long a node's answers carry a Date that is off by `by_ms`, or none for 0.
+    pub fn odd_dates(&self, node: usize, ms: u64, by_ms: i64) {
+        self.fault(|| format!("for {ms} ms the Date is off by {by_ms} ms (0: is missing) for n{node}"));
+        self.troubles[node].date_off_ms.store(by_ms, Ordering::Relaxed);
+        self.troubles[node].odd_dates_until.store(self.now_ms() + ms, Ordering::Relaxed);
+    }
+
+    /// How far the Date is off for this node at present, 0 for missing; `None` when it is as it should be.
+    pub fn date_off(&self, node: usize) -> Option<i64> {
+        let odd = self.troubles[node].odd_dates_until.load(Ordering::Relaxed) > self.now_ms();
+        (odd && !self.healed()).then(|| self.troubles[node].date_off_ms.load(Ordering::Relaxed))
     }
 
     /// A request begins (`+1`) or ends (`-1`) its journey.

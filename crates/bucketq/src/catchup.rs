@@ -52,7 +52,8 @@ impl Source {
         }
     }
 
-    async fn segment(&self, head: &Head, s: &SegmentRef) -> Result<Vec<Record>, Trouble> {
+    /// The records of a segment that HEAD refers to.
+    pub async fn segment(&self, head: &Head, s: &SegmentRef) -> Result<Vec<Record>, Trouble> {
         let key = keys::segment(&self.name, &head.file_id, s.from, s.to, &s.rand);
         let bytes = self.object(&key).await?;
         Ok(segment::decode(&key, &bytes, s, &head.file_id, &head.lineage_id)?)

@@ -124,6 +124,39 @@ pub fn next(known: &Head, a: &Attempt, record: &Record, fresh: Fresh, options: &
     head
 }
 
+/// The HEAD that begins a new lineage: this base, which is above every commit known, and no log (P23).
+pub fn restored(
+    known: &Head,
+    a: &Attempt,
+    lineage_id: [u8; 16],
+    base: BaseRef,
+    after: (u32, Checksum),
+) -> Head {
+    let seq = base.seq;
+    let mut head = Head {
+        format: crate::head::FORMAT,
+        lineage_id,
+        commit_seq: seq,
+        commit_id: a.commit_id,
+        prev_commit_id: [0; 16],
+        commit_ms: a.commit_ms,
+        page_count: after.0,
+        checksum: after.1.0,
+        floor_candidate: seq,
+        floor_candidate_ms: a.commit_ms,
+        // Nothing of the old lineage can be told any more.
+        forgotten_seq: seq - 1,
+        writers: vec![WriterEntry { id: a.writer, attempt: a.number, commit_id: a.commit_id, seq }],
+        tail: vec![],
+        ..known.clone()
+    };
+    adopt_base(&mut head, base, seq);
+    if head.retired.len() > MAX_RETIRED {
+        head.retired.drain(..head.retired.len() - MAX_RETIRED);
+    }
+    head
+}
+
 fn adopt_segment(head: &mut Head, fresh: SegmentRef, at: u64) {
     retire_segments(head, at, |s| s.to >= fresh.from && s.from <= fresh.to);
     head.tail.retain(|r| r.seq > fresh.to);

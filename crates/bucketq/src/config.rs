@@ -111,6 +111,9 @@ pub enum Fsync {
 pub struct Options {
     /// Make the queue file when there is none.
     pub create: bool,
+    /// Only look: nothing is ever written, not even to make the queue file, and every op is refused. Credentials that
+    /// may GET are enough. For dashboards and exports.
+    pub read_only: bool,
     /// Largest payload and result accepted through this handle, in bytes.
     pub max_payload: usize,
     /// Size limit of the database, in bytes.
@@ -159,6 +162,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             create: true,
+            read_only: false,
             max_payload: 256 * 1024,
             max_file: 1024 * 1024 * 1024,
             max_skew: None,
@@ -217,6 +221,9 @@ impl Options {
         if matches!(self.mode, Mode::Local(Fsync::Interval(every)) if every.is_zero() || every > Duration::from_hours(1))
         {
             return bad("the interval of fsync lies between 1 ns and one hour");
+        }
+        if self.read_only && matches!(self.mode, Mode::Local(_)) {
+            return bad("read_only is for Durable mode: a local state is there to be changed");
         }
         if self.copy_interval < Duration::from_millis(1) {
             return bad("copy_interval is at least 1 ms");

@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::config::Options;
@@ -21,7 +22,7 @@ use crate::env::Env;
 use crate::error::{Code, Error, Kind, Result};
 use crate::metrics::Counters;
 use crate::op::{Held, Op, Outcome};
-use crate::query::{Answer, Query};
+use crate::query::{Answer, Exported, Query};
 
 /// What an op did, in which commit.
 #[derive(Clone, Debug, PartialEq)]
@@ -159,10 +160,22 @@ pub(crate) struct Question {
     pub reply: oneshot::Sender<Result<Answer>>,
 }
 
+/// A settled image wanted as a file of this machine.
+#[derive(Debug)]
+pub(crate) struct Export {
+    pub path: PathBuf,
+    /// Over a file that is there.
+    pub replace: bool,
+    pub arrived: Instant,
+    /// Answered when the image is taken; what it says ends when the file is written, however long that takes.
+    pub reply: oneshot::Sender<Result<JoinHandle<Result<Exported>>>>,
+}
+
 #[derive(Debug)]
 pub(crate) enum Mail {
     Op(Slot),
     Ask(Question),
+    Export(Export),
     HandBack(Vec<Held>),
     Task(Task, oneshot::Sender<Result<Told>>),
     /// Answered once everything before it is.
@@ -249,6 +262,12 @@ impl fmt::Debug for Door {
 impl Door {
     /// Send an op and wait for its answer, at most the deadline after what it may wait itself.
     pub async fn call(self: &Arc<Self>, work: Work, wait: Wait) -> Result<Done> {
+        if self.options.read_only {
+            return Err(Error::new(
+                Code::ReadOnly,
+                "this handle only looks: open the queue file without the option read_only to change it",
+            ));
+        }
         let arrived = self.env.monotonic();
         let give_up = match wait {
             Wait::No => Some(arrived + self.options.deadline),
@@ -314,6 +333,20 @@ impl Door {
         let (tx, rx) = oneshot::channel();
         self.tx.send(Mail::Task(task, tx)).map_err(|_| gone())?;
         rx.await.map_err(|_| gone())?
+    }
+
+    /// Write the newest settled state to a file.
+    pub async fn export(self: &Arc<Self>, path: PathBuf, replace: bool) -> Result<Exported> {
+        let _place = Place::take(self)?;
+        let (tx, rx) = oneshot::channel();
+        let arrived = self.env.monotonic();
+        self.tx.send(Mail::Export(Export { path, replace, arrived, reply: tx })).map_err(|_| gone())?;
+        let taken = tokio::select! {
+            biased;
+            taken = rx => taken.map_err(|_| gone())??,
+            () = self.env.sleep(self.options.deadline) => return Err(self.gave_up(&Stage::default())),
+        };
+        taken.await.unwrap_or_else(|e| Err(Error::new(Code::Internal, "an export ended early").because(e)))
     }
 
     /// Wait until everything sent before is answered.

@@ -70,6 +70,12 @@ codes! {
     PayloadTooLarge = "payload_too_large": Invalid,
     /// The same queue file is already open in this process with other options.
     OptionsDiffer = "options_differ": Invalid,
+    /// The queue file was opened with the option `read_only`.
+    ReadOnly = "read_only": Invalid,
+    /// There is a file at this path already.
+    FileExists = "file_exists": Invalid,
+    /// The image is not a whole queue file, and cannot be restored.
+    Image = "image": Invalid,
     /// The job is in a state in which this operation has no meaning.
     State = "state": Invalid,
     /// What was changed locally is not published: sync first, or discard it.
@@ -94,6 +100,8 @@ codes! {
     NoSuchBucket = "no_such_bucket": Unavailable,
     /// The store asks to slow down.
     Throttled = "throttled": Unavailable,
+    /// A file of this machine, such as an image, cannot be read or written.
+    LocalFile = "local_file": Unavailable,
     /// The clock of this machine disagrees with the store or with the queue file.
     ClockSkew = "clock_skew": Unavailable,
     /// The store has no working compare-and-swap: it is refused, not trusted.

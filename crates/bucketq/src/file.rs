@@ -1,5 +1,6 @@
 //! [`QueueFile`]: the handle on one queue file. Every method is an op or a query through the door.
 
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::job::{JobId, New, Payload, State};
 use crate::local::Dir;
 use crate::metrics::Metrics;
 use crate::op::{Held, Op, Outcome};
-use crate::query::{Answer, Cursor, Detail, Filter, Page, Query, QueueInfo, Stats};
+use crate::query::{Answer, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, Stats};
 use crate::queue::Queue;
 use crate::registry;
 use crate::store::Store;
@@ -195,6 +196,20 @@ impl QueueFile {
             Answer::Stats(stats) => Ok(stats),
             _ => Err(Error::new(Code::Internal, "another answer than asked for")),
         }
+    }
+
+    /// The newest commits that the log still has, newest first. How far it reaches back depends on the newest base.
+    pub async fn history(&self, limit: u32) -> Result<Vec<Commit>> {
+        match self.ask(Query::History { limit }, None).await? {
+            Answer::History(commits) => Ok(commits),
+            _ => Err(Error::new(Code::Internal, "another answer than asked for")),
+        }
+    }
+
+    /// Write the newest state to `path` as a plain SQLite file, whole or not at all; over a file that is there only
+    /// with `replace`. Answers which commit it shows. Others go on committing meanwhile.
+    pub async fn export(&self, path: impl Into<PathBuf>, replace: bool) -> Result<Exported> {
+        self.door()?.export(path.into(), replace).await
     }
 
     /// Make sure that nothing sent before can still land: after an unknown outcome, settle, then look (P9). Answers

@@ -20,12 +20,18 @@ pub fn base_prefix(name: &str) -> String {
     format!("{name}.base-")
 }
 
+/// What every object of this name begins with.
+pub fn prefix(name: &str) -> String {
+    format!("{name}.")
+}
+
 /// The deltas of commits `from` to `to`.
 pub fn segment(name: &str, file_id: &[u8; 16], from: u64, to: u64, rand: &[u8; 8]) -> String {
     format!("{name}.seg-{}-{from:016x}-{to:016x}-{}", file8(file_id), hex(rand))
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::new(), |mut out, b| {
         let _ = write!(out, "{b:02x}");

@@ -38,6 +38,7 @@ pub mod lease;
 pub mod local;
 pub mod metrics;
 pub mod op;
+pub mod operate;
 pub mod pages;
 pub mod query;
 mod queue;
@@ -62,7 +63,8 @@ pub use job::{Backoff, Dedup, DedupScope, Job, JobId, New, Payload, State, When}
 pub use lease::{Lease, Token};
 pub use metrics::Metrics;
 pub use op::{Enqueued, Held, Op, Outcome, Queues};
-pub use query::{Answer, Cursor, Detail, Filter, Page, Query, QueueInfo, Stats};
+pub use operate::{check, restore};
+pub use query::{Answer, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, Stats};
 pub use queue::Queue;
 
 // The README's example compiles, or the tests fail.

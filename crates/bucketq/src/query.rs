@@ -26,6 +26,11 @@ pub enum Query {
     Queues,
     /// The queue file as a whole.
     Stats,
+    /// The commits that the log still has, newest first.
+    History {
+        /// At most so many.
+        limit: u32,
+    },
 }
 
 /// Which jobs a list shows; an empty filter shows all.
@@ -89,12 +94,48 @@ pub struct Stats {
     pub queues: Vec<QueueInfo>,
     /// The commit this was read from.
     pub commit_seq: u64,
+    /// Its id, in hexadecimal digits.
+    pub commit_id: String,
     /// Its time.
     pub commit_ms: i64,
     /// Pages of the database, 4,096 bytes each.
     pub pages: u64,
     /// Of those, pages that hold nothing.
     pub free_pages: u64,
+}
+
+/// One commit of the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commit {
+    /// Its number.
+    pub commit_seq: u64,
+    /// Its id, in hexadecimal digits.
+    pub commit_id: String,
+    /// Its time.
+    pub commit_ms: i64,
+    /// Who wrote it: the writer's id, in hexadecimal digits.
+    pub writer: String,
+    /// Ops in it.
+    pub ops: u32,
+    /// Bytes it takes in the log.
+    pub bytes: u64,
+    /// Pages it changed.
+    pub pages_changed: u64,
+    /// Pages of the database after it.
+    pub pages: u64,
+}
+
+/// An image written to a file of this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exported {
+    /// The commit it shows.
+    pub commit_seq: u64,
+    /// Its id, in hexadecimal digits.
+    pub commit_id: String,
+    /// Its time.
+    pub commit_ms: i64,
+    /// Bytes of the file.
+    pub bytes: u64,
 }
 
 /// What a query found.
@@ -110,4 +151,6 @@ pub enum Answer {
     Queues(Vec<QueueInfo>),
     /// Answer to [`Query::Stats`].
     Stats(Stats),
+    /// Answer to [`Query::History`].
+    History(Vec<Commit>),
 }

@@ -65,8 +65,9 @@ pub(crate) async fn open_with(
 }
 
 fn entry(url: &StoreUrl, options: &Options) -> Entry {
-    // One directory must not get two writers because it was written in two ways.
-    let place = format!("{:?} {:?}", url.resolved(), options.s3.endpoint);
+    // One directory must not get two writers because it was written in two ways. Who only looks is no writer, and may do
+    // so beside one.
+    let place = format!("{:?} {:?} {}", url.resolved(), options.s3.endpoint, options.read_only);
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let map = open.get_or_insert_default();
     // What nobody holds open or is opening any more goes.

@@ -94,12 +94,7 @@ pub fn continues(
     if broken::is(options, Broken::RollbackBySeqOnly) {
         return Ok(());
     }
-    match commit_id_at(now, logged, known.commit_seq) {
-        Some(id) if id != known.commit_id => {
-            return rolled(format!("another commit stands at {}", known.commit_seq));
-        }
-        _ => {}
-    }
+    // One's own first: that the store acknowledged it says more than that it is gone (P25).
     if let Some((seq, id)) = mine {
         let lost = match commit_id_at(now, (seq == known.commit_seq).then_some(logged).flatten(), seq) {
             Some(there) => there != id,
@@ -112,10 +107,16 @@ pub fn continues(
             return Err(Error::new(
                 Code::StoreBroken,
                 format!(
-                    "commit {seq} of this writer was acknowledged by the store and is not in the chain: the store has no working compare-and-swap; this process writes nothing more"
+                    "commit {seq} of this writer was acknowledged by the store and is not in the chain: the store has no working compare-and-swap, or an older HEAD was put back; this process writes nothing more"
                 ),
             ));
         }
+    }
+    match commit_id_at(now, logged, known.commit_seq) {
+        Some(id) if id != known.commit_id => {
+            return rolled(format!("another commit stands at {}", known.commit_seq));
+        }
+        _ => {}
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ mod queues;
 mod read;
 mod row;
 mod settle;
+mod sound;
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
@@ -25,6 +26,7 @@ use rusqlite::config::DbConfig;
 pub use check::check;
 use fault::{Fault, Try, from_sqlite};
 pub use read::PLANNED;
+pub use sound::{Unsound, extent, schema, unsound};
 
 use crate::error::{Code, Error, Result};
 use crate::op::{Op, Outcome, Queues};
@@ -60,7 +62,8 @@ pub struct Limits {
 pub struct Db {
     conn: Connection,
     cache: Cache,
-    read_only: bool,
+    /// The schema's version, once asked for; a newer library may raise it beneath.
+    version: Option<i32>,
     open: bool,
     poisoned: bool,
     max_pages: Option<u32>,
@@ -128,25 +131,45 @@ impl Db {
                 format!("application_id is {application:#x} and not {APPLICATION_ID:#x}: not a queue file"),
             ));
         }
-        let version = pragma("user_version")?;
-        if version < 1 {
-            return Err(Error::new(Code::Corrupt, format!("schema version {version} never existed")));
-        }
         conn.set_prepared_statement_cache_capacity(128);
-        Ok(Self {
+        let mut db = Self {
             conn,
             cache: Cache::default(),
-            read_only: version > SCHEMA_VERSION,
+            version: None,
             open: false,
             poisoned: false,
             max_pages: None,
             ordinal: 0,
-        })
+        };
+        let version = db.schema_version()?;
+        if version < 1 {
+            return Err(Error::new(Code::Corrupt, format!("schema version {version} never existed")));
+        }
+        Ok(db)
     }
 
-    /// True when the schema is newer than this library: ops are refused with [`Code::TooNew`].
-    pub fn read_only(&self) -> bool {
-        self.read_only
+    fn schema_version(&mut self) -> Result<i32> {
+        if let Some(version) = self.version {
+            return Ok(version);
+        }
+        let version =
+            self.conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(from_sqlite)?;
+        self.version = Some(version);
+        Ok(version)
+    }
+
+    /// Refuse with [`Code::TooNew`] when the schema is newer than this library: then it can only be read.
+    pub fn check_writable(&mut self) -> Result<()> {
+        let version = self.schema_version()?;
+        if version <= SCHEMA_VERSION {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::TooNew,
+            format!(
+                "the queue file has schema version {version} and this library writes {SCHEMA_VERSION}: upgrade bucketq, or only read"
+            ),
+        ))
     }
 
     /// True after a failure in the middle of an op: nothing but [`Db::rollback`] works then, and the batch has to be
@@ -181,12 +204,7 @@ impl Db {
     /// All ops of a transaction have the same [`Moment`], whose number no earlier transaction had, unless
     /// [`Db::go_on_from`] says how far that one came.
     pub fn apply(&mut self, op: &Op, at: &Moment, limits: &Limits) -> Result<Outcome> {
-        if self.read_only {
-            return Err(Error::new(
-                Code::TooNew,
-                "the schema is newer than this library: it can only be read",
-            ));
-        }
+        self.check_writable()?;
         if self.poisoned || !self.open {
             return Err(Error::new(Code::Internal, "an op outside a transaction, or after one that failed"));
         }
@@ -237,6 +255,7 @@ impl Db {
     /// Drop what is remembered: the pages have changed beneath.
     pub fn forget(&mut self) {
         self.cache = Cache::default();
+        self.version = None;
     }
 
     /// The token the job has now; only for a rule broken on purpose, so never in what ships.

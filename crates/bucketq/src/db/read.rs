@@ -9,6 +9,7 @@ use rusqlite::OptionalExtension;
 use super::Turn;
 use super::fault::Try;
 use super::row::whole_columns;
+use crate::error::{Code, Error};
 use crate::job::{JobId, Payload, State};
 use crate::query::{Answer, Detail, Query, QueueInfo, Stats};
 
@@ -58,6 +59,9 @@ pub const PLANNED: &[(&str, &str)] = &[
 impl Turn<'_> {
     pub fn query(&mut self, query: &Query) -> Try<Answer> {
         Ok(match query {
+            Query::History { .. } => {
+                return Err(Error::new(Code::Internal, "the log is not in the database").into());
+            }
             Query::Get(id) => Answer::Job(self.detail(id)?.map(Box::new)),
             Query::List { filter, after, limit } => Answer::Page(self.list(filter, *after, *limit)?),
             Query::Queues => Answer::Queues(self.queues()?),
@@ -67,6 +71,7 @@ impl Turn<'_> {
                 Answer::Stats(Stats {
                     queues: self.queues()?,
                     commit_seq: self.commit_seq,
+                    commit_id: String::new(),
                     commit_ms: self.now_ms,
                     pages: pages as u64,
                     free_pages: free_pages as u64,

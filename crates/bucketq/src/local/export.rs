@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -14,26 +14,35 @@ use super::dir::failed;
 use crate::db::{Db, Moment};
 use crate::error::{Code, Error, Result};
 use crate::job::{Job, JobId};
+use crate::operate;
 use crate::pages::{Image, PageFile, Pages};
 use crate::query::{Answer, Filter, Query};
 
 /// Jobs read at once.
 const PAGE: u32 = 1_000;
 
-/// Write `now` to a new file that `sqlite3` opens, and beside it a line for each job that differs from `base`. Both are
-/// there as a whole or not at all.
-pub(crate) fn export(path: &Path, base: &Image, now: &Image, at: Moment) -> Result<()> {
-    let mut lines = path.as_os_str().to_owned();
-    lines.push(".jsonl");
-    let lines = PathBuf::from(lines);
-    for file in [path, &lines] {
-        if file.exists() {
-            return Err(Error::invalid(format!("{} is there already: name a new file", file.display())));
-        }
-    }
-    let changes = changes(&mut State::of(base, at)?, &mut State::of(now, at)?)?;
-    write_new(&lines, |out| changes.iter().try_for_each(|line| writeln!(out, "{line}")))?;
-    write_new(path, |out| now.write_to(out))
+/// Write `now` to a new file that `sqlite3` opens, and beside it a line for each job that differs from `base`.
+pub(crate) fn export(path: &Path, base: &Image, now: &Image, rand: [u8; 8], at: Moment) -> Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".jsonl");
+    let beside = PathBuf::from(beside);
+    let lines: String = changes(&mut State::of(base, at)?, &mut State::of(now, at)?)?
+        .iter()
+        .map(|l| format!("{l}\n"))
+        .collect();
+    // The lines first: who finds the image finds both.
+    let made = File::create_new(&beside)
+        .and_then(|mut file| file.write_all(lines.as_bytes()).and_then(|()| file.sync_all()));
+    made.map_err(|e| match e.kind() {
+        ErrorKind::AlreadyExists => Error::new(
+            Code::FileExists,
+            format!("there is a file at {} already: choose another path", beside.display()),
+        ),
+        _ => failed("write", &beside, &e).because(e),
+    })?;
+    operate::export(now, path, false, rand).map(drop).inspect_err(|_| {
+        let _ = fs::remove_file(&beside);
+    })
 }
 
 /// A database of its own with the pages of an image.
@@ -97,21 +106,6 @@ fn changes(base: &mut State, now: &mut State) -> Result<Vec<Value>> {
         lines.push(base.line("removed", &job)?);
     }
     Ok(lines)
-}
-
-fn write_new(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
-    let name = path.file_name().and_then(|n| n.to_str());
-    let name = name.ok_or_else(|| Error::invalid(format!("{} names no file", path.display())))?;
-    let unfinished = path.with_file_name(format!(".{name}.tmp"));
-    let written = File::create(&unfinished).and_then(|file| {
-        let mut out = BufWriter::new(file);
-        write(&mut out)?;
-        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
-    });
-    written.and_then(|()| fs::rename(&unfinished, path)).map_err(|e| {
-        let _ = fs::remove_file(&unfinished);
-        failed("write", path, &e).because(e)
-    })
 }
 
 fn unexpected() -> Error {

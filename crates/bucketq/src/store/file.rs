@@ -50,13 +50,19 @@ impl FileStore {
         {
             return Err(failed("make the directory", dir, &e));
         }
+        let store = Self::open_read_only(dir, env)?;
+        store.inner.remove_abandoned()?;
+        Ok(store)
+    }
+
+    /// The store in this directory, which is neither made nor tidied up.
+    pub fn open_read_only(dir: &Path, env: &Env) -> Result<Self> {
         let dir = fs::canonicalize(dir).map_err(|e| failed("open the directory", dir, &e))?;
         if !dir.is_dir() {
             let what = format!("{} is a file, and a directory was wanted", dir.display());
             return Err(Error::new(Code::NoSuchBucket, what));
         }
         let inner = Inner { dir, env: env.clone(), seen: Seen::default(), unsynced: AtomicBool::new(false) };
-        inner.remove_abandoned()?;
         Ok(Self { inner: Arc::new(inner) })
     }
 

@@ -251,6 +251,9 @@ pub async fn open_separately(
     let connections = connections.max(1);
     match url.place() {
         Place::Memory => Ok(repeat(Memory::named(url.name()), connections)),
+        Place::Directory(dir) if options.read_only => {
+            Ok(repeat(FileStore::open_read_only(dir, env)?, connections))
+        }
         Place::Directory(dir) => Ok(repeat(FileStore::open(dir, env)?, connections)),
         #[cfg(feature = "s3")]
         Place::S3 { bucket, prefix } => {

@@ -17,6 +17,7 @@ use crate::local::{Log, export};
 use crate::metrics::Counters;
 use crate::op::{Op, Outcome};
 use crate::pages::Image;
+use crate::query::Query;
 use crate::store::Version;
 
 /// Jobs that one commit can put at the end: the ordinal has 24 bits.
@@ -54,7 +55,7 @@ impl Writer {
 
     /// Ops and questions from the local state, then what was asked about the directory as a whole.
     pub(super) async fn local_turn(&mut self, work: Work) {
-        let Work { slots, questions, flushes, tasks, poll } = work;
+        let Work { slots, questions, exports, flushes, tasks, poll } = work;
         let is_fence = |slot: &Slot| matches!(slot.work, door::Work::Fence);
         let (fences, slots): (Vec<Slot>, Vec<Slot>) = slots.into_iter().partition(is_fence);
         self.run_locally(slots, questions, poll);
@@ -79,6 +80,9 @@ impl Writer {
             self.tell_pending();
             let _ = reply.send(told);
         }
+        for export in exports {
+            self.export(export).await;
+        }
         for done in flushes {
             let _ = done.send(());
         }
@@ -101,6 +105,10 @@ impl Writer {
             self.commit_locally(batch);
         }
         for q in questions {
+            if matches!(q.query, Query::History { .. }) {
+                self.tell_history(q);
+                continue;
+            }
             let answer = self.look_up(&q);
             let _ = q.reply.send(answer);
         }
@@ -135,6 +143,7 @@ impl Writer {
 
     /// Run the batch and write it down; on an error the local state is as it was before.
     fn execute_and_log(&mut self, batch: &[Slot]) -> Result<(Executed, u64)> {
+        self.check_writable()?;
         let commit_seq = self.chain.head.commit_seq + 1;
         let (pages, local) = (self.chain.pages.clone(), self.log()?);
         local.log.ready(|| pages.with(|p| p.image()))?;
@@ -223,6 +232,7 @@ impl Writer {
         if let Some(local) = &mut self.local {
             local.stash.extend(fences.into_iter().map(Mail::Op));
             local.stash.extend(work.tasks.into_iter().map(|(task, reply)| Mail::Task(task, reply)));
+            local.stash.extend(work.exports.into_iter().map(Mail::Export));
             local.stash.extend(work.flushes.into_iter().map(Mail::Flush));
         }
     }
@@ -237,7 +247,8 @@ impl Writer {
         let now = self.chain.pages.with(|p| p.image());
         let log = &self.log()?.log;
         let (base, now_ms) = (log.base().clone(), log.last_ms());
-        export(path, &base, &now, Moment { now_ms, commit_seq: self.chain.head.commit_seq })
+        let rand = self.env.bytes();
+        export(path, &base, &now, rand, Moment { now_ms, commit_seq: self.chain.head.commit_seq })
     }
 
     /// Bring the copy that `sqlite3` opens to the state this writer stands on, which is settled between two turns.

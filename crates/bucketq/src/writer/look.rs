@@ -60,6 +60,8 @@ impl Writer {
                             self.shared.trouble(None);
                             return Ok(Some(Seen { head, version, asked }));
                         }
+                        // Never again can this version follow it.
+                        Err(error) if error.code() == Code::TooNew => return Err(self.halt(error)),
                         Err(error) => {
                             damaged += 1;
                             error

@@ -1,10 +1,11 @@
 //! The actor that owns the connection: it takes mail, runs batches on the local state and publishes them.
 //!
 //! One writer per process and queue file; nothing else touches its pages. `gather` decides when a batch is complete,
-//! `turn` runs it and answers, `push` sends one attempt and settles it, `look` reads HEAD and follows it, `open` brings
-//! a writer to life, `local` and
-//! `sync` are Local mode; `wrong` breaks rules for the simulation. Nothing of an unsettled commit leaves this module (P11), and nothing executes during a put.
+//! `turn` runs it and answers, `aside` starts what takes longer, `push` sends one attempt and settles it, `look` reads
+//! HEAD and follows it, `open` brings a writer to life, `local` and `sync` are Local mode; `wrong` breaks rules for the
+//! simulation. Nothing of an unsettled commit leaves this module (P11), and no commit to the store executes during a put.
 
+mod aside;
 mod gather;
 mod local;
 mod look;
@@ -26,7 +27,7 @@ use tokio::time::Instant;
 use crate::catchup::Source;
 use crate::config::Options;
 use crate::db::{Db, Limits, Moment};
-use crate::door::{Info, Mail, Question, Shared, Slot, Task, Told};
+use crate::door::{Export, Info, Mail, Question, Shared, Slot, Task, Told};
 use crate::env::Env;
 use crate::error::{Code, Error, Result};
 use crate::head::Head;
@@ -51,6 +52,7 @@ struct Chain {
 struct Work {
     slots: Vec<Slot>,
     questions: Vec<Question>,
+    exports: Vec<Export>,
     flushes: Vec<oneshot::Sender<()>>,
     tasks: Vec<(Task, oneshot::Sender<Result<Told>>)>,
     /// It is time to look at the store for those who wait.
@@ -61,6 +63,7 @@ impl Work {
     fn is_empty(&self) -> bool {
         self.slots.is_empty()
             && self.questions.is_empty()
+            && self.exports.is_empty()
             && self.flushes.is_empty()
             && self.tasks.is_empty()
             && !self.poll
@@ -187,6 +190,13 @@ impl Writer {
         tracing::error!(%error, "the writer stops writing");
         self.shared.die();
         self.halted.get_or_insert(error).clone()
+    }
+
+    /// Whether this version may change the file as it is now; a newer one may have made it its own meanwhile.
+    fn check_writable(&mut self) -> Result<()> {
+        let key = crate::keys::head(&self.source.name);
+        self.chain.head.check_writable(&key)?;
+        self.chain.db.check_writable()
     }
 
     fn moment(&self, commit_ms: i64) -> Moment {

@@ -77,19 +77,14 @@ impl Writer {
             Arc::new(Counted { inner: Arc::clone(first), counters: Arc::clone(&shared.counters) });
         let max_pages = Self::max_pages(&options);
         let source = Source { store: Arc::clone(&store), name: name.clone(), max_pages };
-        let mut opener = Opener {
-            source,
-            options: Arc::clone(&options),
-            env: env.clone(),
-            time: Timekeeper::new(env.clone()),
-            stores,
-            sent: None,
-        };
+        let mut time = Timekeeper::new(env.clone());
+        time.set_max_skew(skew_ms(&options, store.as_ref()));
+        let mut opener =
+            Opener { source, options: Arc::clone(&options), env: env.clone(), time, stores, sent: None };
         let copy = opener.keep_in_cache()?;
         let (source, store) = (opener.source.clone(), Arc::clone(&opener.source.store));
         let (found, local) = opener.open_in(dir).await?;
-        let mut time = opener.time;
-        time.set_max_skew(found.head.max_skew_ms);
+        let time = opener.time;
         let pages = PageFile::new(found.pages);
         let db = Db::open(pages.connect(max_pages)?)?;
         let mut uploads = Uploads::new(Arc::clone(&store), &name, Arc::clone(&options), env.clone());
@@ -166,6 +161,7 @@ impl Opener {
         match taken.restore(self.source.max_pages)? {
             Ok((log, pages)) => {
                 let (head, asked) = (log.head().clone(), self.env.monotonic());
+                self.time.set_max_skew(head.max_skew_ms);
                 let records = head.tail.clone();
                 let found = Found { head, version: unseen(), asked, pages, records };
                 Ok((found, Some(Local::new(log, false))))
@@ -209,9 +205,13 @@ impl Opener {
         let (asked, asked_ms) = (self.env.monotonic(), self.env.wall_ms());
         match self.get(&key).await? {
             Got::Object { bytes, version, date_ms } => {
-                self.time.observe(date_ms, asked_ms);
                 let head = Head::decode(&key, &bytes)?;
-                head.check_writable(&key)?;
+                // First the skew: by less, an honest clock would count as wrong until the next Date.
+                self.time.set_max_skew(head.max_skew_ms);
+                self.time.observe(date_ms, asked_ms);
+                if let Err(error) = head.check_writable(&key) {
+                    tracing::warn!(%error, "the queue file can only be read");
+                }
                 let most = self.source.max_pages;
                 if head.page_count > most {
                     let (has, may) = (u64::from(head.page_count) * PAGE as u64, self.options.max_file);
@@ -252,7 +252,7 @@ impl Opener {
 
     /// Make the queue file. Whatever the answer is, a look afterwards tells whose it is: both are fine.
     async fn make(&mut self, key: &str) -> Result<Option<Found>> {
-        if !self.options.create {
+        if !self.options.create || self.options.read_only {
             return Err(Error::new(
                 Code::NoSuchFile,
                 format!("there is no queue file {} in {}", self.source.name, self.source.store.describe()),
@@ -310,11 +310,10 @@ impl Opener {
     /// Commit 1: the empty schema, whole in HEAD's tail.
     fn first_body(&self) -> Result<Bytes> {
         let now = self.time.now_ms();
-        let max_skew = self.options.max_skew.unwrap_or_else(|| self.source.store.default_max_skew());
         let pages = PageFile::new(Pages::new());
         drop(Db::create(pages.connect(self.source.max_pages)?, now)?);
         let (changes, after) = pages.with(|p| (p.take_changes(), (p.page_count(), p.checksum())));
-        let skew_ms = u32::try_from(max_skew.as_millis()).unwrap_or(u32::MAX);
+        let skew_ms = skew_ms(&self.options, self.source.store.as_ref());
         let nothing = Head::nothing(self.env.bytes(), self.env.bytes(), now, skew_ms);
         let attempt =
             Attempt { writer: self.env.bytes(), number: 1, commit_id: self.env.bytes(), commit_ms: now };
@@ -323,6 +322,12 @@ impl Opener {
         let record = commit::record(&nothing, &attempt, &changes, after, 0, &mut zstd)?;
         Ok(commit::next(&nothing, &attempt, &record, Fresh::default(), &self.options).encode().into())
     }
+}
+
+/// The skew a queue file made here would have.
+fn skew_ms(options: &Options, store: &dyn Store) -> u32 {
+    let skew = options.max_skew.unwrap_or_else(|| store.default_max_skew());
+    u32::try_from(skew.as_millis()).unwrap_or(u32::MAX)
 }
 
 impl Shared {

@@ -99,6 +99,7 @@ impl Writer {
 
     /// The body to send: the newest one, if it publishes just what is wanted, else a new one with its intent (P19).
     async fn body(&mut self, fence: bool) -> Result<Intent> {
+        self.check_writable()?;
         let pages = self.chain.pages.clone();
         let log = &mut self.log()?.log;
         let (at, ops) = if fence { (log.at_base(), 0) } else { (log.now(), log.pending().ops) };

@@ -9,10 +9,11 @@ use super::{Outcomes, Work, Writer, wrong};
 use crate::db::Moment;
 use crate::door::{self, Done, Question, Slot, Synced, Task, Told, Wait};
 use crate::error::{Code, Error, Kind, Result};
+use crate::keys;
 use crate::metrics::Counters;
 use crate::op::{Held, Op, Outcome, Queues};
 use crate::pages::Changes;
-use crate::query::Answer;
+use crate::query::{Answer, Query};
 
 /// A batch run on the local state.
 pub(super) struct Executed {
@@ -28,9 +29,12 @@ impl Writer {
         if self.local.is_some() {
             return self.local_turn(work).await;
         }
-        let Work { slots, mut questions, flushes, tasks, poll } = work;
+        let Work { slots, mut questions, exports, flushes, tasks, poll } = work;
         if let Some(error) = self.halted.clone() {
             self.refuse_all(slots, questions, &error);
+            for export in exports {
+                let _ = export.reply.send(Err(error.clone()));
+            }
         } else {
             let moved = poll && self.poll().await;
             let batch = self.batch(slots, poll || moved);
@@ -39,6 +43,9 @@ impl Writer {
             }
             if !questions.is_empty() {
                 self.answer(questions).await;
+            }
+            for export in exports {
+                self.export(export).await;
             }
         }
         for (task, reply) in tasks {
@@ -108,6 +115,9 @@ impl Writer {
             }
             if let Some(error) = self.halted.clone() {
                 return self.refuse_all(batch, vec![], &error);
+            }
+            if let Err(error) = self.check_writable() {
+                return fail(batch, &error);
             }
             let executed = match self.prepare(&batch).await {
                 Ok(executed) => executed,
@@ -306,6 +316,10 @@ impl Writer {
         for q in questions {
             let answer = match &refreshed {
                 Err(error) if stale(&q, fresh) => Err(error.clone()),
+                _ if matches!(q.query, Query::History { .. }) => {
+                    self.tell_history(q);
+                    continue;
+                }
                 _ => self.look_up(&q),
             };
             let _ = q.reply.send(answer);
@@ -319,6 +333,7 @@ impl Writer {
         let mut answer = self.chain.db.query(&q.query, &at)?;
         if let Answer::Stats(stats) = &mut answer {
             stats.commit_ms = self.chain.head.commit_ms;
+            stats.commit_id = keys::hex(&self.chain.head.commit_id);
         }
         Ok(answer)
     }

@@ -1,0 +1,129 @@
+//! G3 and G4 over the history: who held which job when, and what its proof was good for.
+//!
+//! Called by check.rs. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bucketq::error::Kind;
+use bucketq::job::JobId;
+use bucketq::op::Op;
+
+use crate::history::{History, Hold, Verdict};
+use crate::ops::{enqueued, parts, proof};
+
+/// Which jobs a purge may have deleted: all of a queue that one was sent for and not surely refused.
+pub struct Purged {
+    queue_of: BTreeMap<JobId, String>,
+    queues: BTreeSet<String>,
+    sent_twice: BTreeSet<JobId>,
+}
+
+impl Purged {
+    /// As the calls have it.
+    pub fn new(history: &History) -> Self {
+        let mut out =
+            Self { queue_of: BTreeMap::new(), queues: BTreeSet::new(), sent_twice: BTreeSet::new() };
+        for call in &history.calls {
+            for (op, _) in parts(call) {
+                match op {
+                    Op::Enqueue { queue, jobs } => {
+                        out.queue_of.extend(jobs.iter().map(|j| (j.id, queue.clone())));
+                    }
+                    Op::Purge { queue, .. } if call.verdict() != Verdict::NotApplied => {
+                        out.queues.insert(queue.clone());
+                    }
+                    _ => {}
+                }
+            }
+            if call.again {
+                out.sent_twice.extend(enqueued(call).iter().map(|(id, _)| *id));
+            }
+        }
+        out
+    }
+
+    /// This job may have been deleted.
+    pub fn may(&self, id: JobId) -> bool {
+        self.queue_of.get(&id).is_some_and(|queue| self.queues.contains(queue))
+    }
+
+    /// This job may have been deleted and then enqueued again, by a caller that was not sure of the first time.
+    pub fn reborn(&self, id: JobId) -> bool {
+        self.may(id) && self.sent_twice.contains(&id)
+    }
+}
+
+/// G4: the times in which two holders may work on one job never overlap.
+pub fn overlaps(holds: &[Hold], purged: &Purged) -> Vec<String> {
+    let mut by_job: BTreeMap<(JobId, u32), Vec<&Hold>> = BTreeMap::new();
+    for hold in holds.iter().filter(|h| !purged.reborn(h.job)) {
+        by_job.entry((hold.job, hold.run)).or_default().push(hold);
+    }
+    let end = |h: &Hold| h.stopped_ms.map_or(h.until_ms, |stopped| stopped.min(h.until_ms));
+    let mut bad = Vec::new();
+    for ((id, _), mut holds) in by_job {
+        holds.sort_by_key(|h| (h.from_ms, h.fence));
+        for pair in holds.windows(2) {
+            let (a, b) = (pair[0], pair[1]);
+            if b.from_ms < end(a) && b.from_ms < end(b) {
+                bad.push(format!(
+                    "G4: {id} is held by {} (commit {}) until {} ms and by {} (commit {}) from {} ms",
+                    a.who,
+                    a.fence,
+                    end(a),
+                    b.who,
+                    b.fence,
+                    b.from_ms
+                ));
+            }
+            if a.fence == b.fence {
+                bad.push(format!("G4: {id} is handed out twice in commit {}", a.fence));
+            }
+        }
+    }
+    bad
+}
+
+/// G3: a stale token changes nothing; and a live one is never called stale, nor its job unknown.
+pub fn lost_leases(history: &History, purged: &Purged) -> Vec<String> {
+    let mut cancelled: BTreeSet<JobId> = BTreeSet::new();
+    for (op, _) in history.calls.iter().flat_map(parts) {
+        if let Op::Cancel { id, leased: true } = op {
+            cancelled.insert(*id);
+        }
+    }
+    let mut claims: BTreeMap<JobId, Vec<u64>> = BTreeMap::new();
+    for hold in &history.holds {
+        claims.entry(hold.job).or_default().push(hold.fence);
+    }
+    let mut bad = Vec::new();
+    for call in history.calls.iter().filter(|c| !c.again) {
+        let (Some((fence, until)), Some(reply)) = (call.held, &call.reply) else { continue };
+        let Some(held) = proof(&call.op) else { continue };
+        let (name, who, id) = (call.op.name(), call.who, held.id);
+        match &reply.result {
+            Ok((seq, ..)) => {
+                let newer = claims.get(&id).and_then(|all| all.iter().find(|f| **f > fence && **f < *seq));
+                if let Some(newer) = newer {
+                    bad.push(format!("G3: {name} of {id} with the token of commit {fence} works in commit {seq} although commit {newer} claimed it"));
+                }
+            }
+            Err(e)
+                if e.kind() == Kind::LeaseLost
+                    && reply.at_ms < until
+                    && !cancelled.contains(&id)
+                    && !purged.reborn(id) =>
+            {
+                bad.push(format!(
+                    "G5: {who} loses its live lease on {id} (until {until} ms) at {} ms",
+                    reply.at_ms
+                ));
+            }
+            Err(e) if e.kind() == Kind::NotFound && !purged.may(id) => {
+                bad.push(format!("G1: {who} is told that {id}, which it holds, does not exist"));
+            }
+            Err(_) => {}
+        }
+    }
+    bad
+}

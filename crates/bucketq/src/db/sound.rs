@@ -1,0 +1,161 @@
+//! What holds of the database at every commit, and what of it is broken: SQLite's own check, then the rules of the
+//! schema that no constraint expresses.
+//!
+//! Called when a queue file is checked and before an image is restored; the tests ask after every op.
+//! Reads everything and writes nothing.
+
+use std::collections::BTreeSet;
+
+use rusqlite::Connection;
+
+use super::fault::from_sqlite;
+use super::{APPLICATION_ID, SCHEMA_VERSION};
+use crate::error::Result;
+
+/// Findings told of one rule; a damaged file breaks some rules thousands of times.
+const TOLD: usize = 10;
+
+/// Each query finds what breaks its rule, as one column for people. Each table is read a fixed number of times.
+const RULES: &[(&str, &str)] = &[
+    (
+        "the counts of a queue are those of its jobs",
+        "SELECT 'queue ' || q.name FROM queues q LEFT JOIN (
+           SELECT queue, count(*) FILTER (WHERE state = 2) AS a, count(*) FILTER (WHERE state = 3) AS b,
+                  count(*) FILTER (WHERE state = 4) AS c, count(*) FILTER (WHERE state = 5) AS d,
+                  count(*) FILTER (WHERE state = 6) AS e, count(*) FILTER (WHERE state = 7) AS f
+           FROM jobs GROUP BY queue) j ON j.queue = q.id
+         WHERE (scheduled, ready, leased, done, dead, cancelled) IS NOT
+               (ifnull(a, 0), ifnull(b, 0), ifnull(c, 0), ifnull(d, 0), ifnull(e, 0), ifnull(f, 0))",
+    ),
+    ("a job has a queue", "SELECT 'job ' || seq FROM jobs WHERE queue NOT IN (SELECT id FROM queues)"),
+    (
+        "states are known",
+        "SELECT 'job ' || seq FROM jobs WHERE state NOT BETWEEN 2 AND 7 OR tries < 2 OR held NOT IN (0, 1)",
+    ),
+    (
+        "a job without a group is not held",
+        "SELECT 'job ' || seq FROM jobs WHERE group_name IS NULL AND held <> 0",
+    ),
+    (
+        "of the live jobs of a group all but the first are held",
+        "SELECT 'job ' || j.seq FROM jobs j NOT INDEXED JOIN (
+           SELECT queue, group_name, min(seq) AS head FROM jobs NOT INDEXED
+           WHERE group_name IS NOT NULL AND state <= 4 GROUP BY queue, group_name) h
+           ON h.queue = j.queue AND h.group_name = j.group_name
+         WHERE j.state <= 4 AND j.held <> (j.seq <> h.head)",
+    ),
+    (
+        "one job of a group is leased at a time",
+        "SELECT 'group ' || group_name FROM jobs WHERE state = 4 AND group_name IS NOT NULL
+         GROUP BY queue, group_name HAVING count(*) > 1",
+    ),
+    (
+        "the payload is where its kind says",
+        "SELECT 'job ' || seq FROM jobs WHERE NOT ifnull(iif(payload_kind = 0,
+           body IS NULL AND length(payload) = payload_len,
+           payload IS NULL AND payload_len = (SELECT length(bytes) FROM bodies WHERE id = body)), 0)",
+    ),
+    (
+        "a body has a job",
+        "SELECT 'body ' || id FROM bodies WHERE id NOT IN (SELECT body FROM jobs WHERE body IS NOT NULL)",
+    ),
+    (
+        "a result has a job that is done",
+        "SELECT 'result ' || seq FROM results WHERE seq NOT IN (SELECT seq FROM jobs WHERE state = 5)",
+    ),
+    ("an error has a job", "SELECT 'error ' || seq FROM errors WHERE seq NOT IN (SELECT seq FROM jobs)"),
+    (
+        "a job that was claimed has a token, and a leased one an end",
+        "SELECT 'job ' || seq FROM jobs WHERE (tries > 2 OR state = 4) AND token = zeroblob(16)",
+    ),
+    (
+        "a key without a window has a job",
+        "SELECT 'key ' || key FROM dedup WHERE until_ms IS NULL AND id NOT IN (SELECT id FROM jobs)",
+    ),
+    (
+        "texts that jobs share are there",
+        "SELECT 'job ' || seq FROM jobs WHERE worker NOT IN (SELECT id FROM names)
+           OR backoff NOT IN (SELECT id FROM names) OR content_type NOT IN (SELECT id FROM names)",
+    ),
+];
+
+/// A rule of the database that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsound {
+    /// The rule.
+    pub rule: &'static str,
+    /// What breaks it.
+    pub what: String,
+}
+
+/// What is wrong with the database of a queue file; nothing if it is sound. `newest` is the commit it shows, if that is
+/// known: nothing in it may be of a later one.
+pub fn unsound(conn: &Connection, newest: Option<u64>) -> Vec<Unsound> {
+    let mut found = vec![];
+    let pragma = |name| conn.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+    match pragma("application_id") {
+        Ok(APPLICATION_ID) => {}
+        Ok(other) => found.push(Unsound {
+            rule: "application_id says that it is a queue file",
+            what: format!("it is {other:#x} and not {APPLICATION_ID:#x}"),
+        }),
+        Err(error) => found.push(unreadable(&error)),
+    }
+    gather(conn, "SQLite finds it whole", "PRAGMA integrity_check(10)", &mut found);
+    found.retain(|f| f.what != "ok");
+    // A newer schema may have rules of its own, and a damaged tree misleads every one of them.
+    let known = pragma("user_version").is_ok_and(|version| (1..=SCHEMA_VERSION).contains(&version));
+    if !known || !found.is_empty() {
+        return found;
+    }
+    for (rule, sql) in RULES {
+        gather(conn, rule, sql, &mut found);
+    }
+    if let Some(newest) = newest {
+        let sql = format!(
+            "SELECT 'job ' || seq FROM jobs WHERE max(seq >> 24, fence) > {newest}
+             UNION ALL SELECT 'key ' || key FROM dedup WHERE seq >> 24 > {newest}"
+        );
+        gather(conn, "nothing is of a later commit", &sql, &mut found);
+    }
+    found
+}
+
+/// How many jobs there are, and the newest commit that anything is of.
+pub fn extent(conn: &Connection) -> Result<(u64, u64)> {
+    let sql = "SELECT (SELECT count(*) FROM jobs),
+                      max(ifnull((SELECT max(max(seq >> 24, fence)) FROM jobs), 0),
+                          ifnull((SELECT max(seq >> 24) FROM dedup), 0))";
+    conn.query_row(sql, [], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64)))
+        .map_err(from_sqlite)
+}
+
+/// Every table and index by name, with the statement that makes it.
+pub fn schema(conn: &Connection) -> Result<BTreeSet<(String, String)>> {
+    let mut stmt = conn.prepare("SELECT name, ifnull(sql, '') FROM sqlite_schema").map_err(from_sqlite)?;
+    let rows = stmt.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(from_sqlite)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(from_sqlite)
+}
+
+fn gather(conn: &Connection, rule: &'static str, sql: &str, found: &mut Vec<Unsound>) {
+    let mut told = || -> rusqlite::Result<()> {
+        let mut stmt = conn.prepare(sql)?;
+        let mut rows = stmt.query([])?;
+        while let Some(row) = rows.next()? {
+            if found.iter().filter(|f| f.rule == rule).count() == TOLD {
+                found.push(Unsound { rule, what: "and more".into() });
+                break;
+            }
+            let what = row.get::<_, Option<String>>(0)?.unwrap_or_default();
+            found.push(Unsound { rule, what });
+        }
+        Ok(())
+    };
+    if let Err(error) = told() {
+        found.push(Unsound { rule, what: error.to_string() });
+    }
+}
+
+fn unreadable(error: &rusqlite::Error) -> Unsound {
+    Unsound { rule: "SQLite can read it", what: error.to_string() }
+}

@@ -1,0 +1,64 @@
+//! Processes killed with SIGKILL at random moments lose nothing they were promised, and do nothing twice.
+//!
+//! A failure says its seed; the moments of the kills are real time, so a run with the same seed is alike and not the same.
+
+use bucketq::config::S3Options;
+use bucketq::{Env, Result};
+use bucketq_tests::crash::victim::Lie;
+use bucketq_tests::crash::{Found, Place, Plan, hunt};
+use bucketq_tests::servers::{self, BUCKET};
+
+fn plan(kills: u64, lie: Option<Lie>) -> Plan {
+    let seed = u64::from_le_bytes(Env::default().bytes()) >> 16;
+    Plan { program: env!("CARGO_BIN_EXE_crash").into(), kills, at_once: 4, seed, lie }
+}
+
+async fn in_a_directory(plan: &Plan) -> Result<Found> {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let place = Place { url: dir.path().join("jobs").display().to_string(), s3: S3Options::default() };
+    hunt(plan, &place).await
+}
+
+fn clean(plan: &Plan, found: &Found) {
+    assert!(found.is_clean(), "seed {}: {found:#?}", plan.seed);
+    assert!(found.kills >= plan.kills);
+    assert!(found.acked > found.kills, "too little happened to mean anything: {found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_processes_lose_and_double_nothing_in_a_directory() -> Result<()> {
+    for _ in 0..2 {
+        let plan = plan(55, None);
+        let found = in_a_directory(&plan).await?;
+        clean(&plan, &found);
+        assert!(found.base > 0, "no base was made: {found:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_processes_lose_and_double_nothing_on_a_server() -> Result<()> {
+    let Some(server) = servers::s3().await else { return Ok(()) };
+    for _ in 0..2 {
+        let plan = plan(55, None);
+        let url = format!("s3://{BUCKET}/crash-{:x}/jobs", plan.seed);
+        clean(&plan, &hunt(&plan, &Place { url, s3: server.options() }).await?);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_acknowledges_too_early_is_caught() -> Result<()> {
+    let found = in_a_directory(&plan(12, Some(Lie::Early))).await?;
+    assert!(!found.lost.is_empty(), "{found:?}");
+    assert!(found.doubled.is_empty() && found.problems.is_empty(), "{found:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_holds_on_for_too_long_is_caught() -> Result<()> {
+    let found = in_a_directory(&plan(12, Some(Lie::Greedy))).await?;
+    assert!(!found.doubled.is_empty(), "{found:?}");
+    assert!(found.lost.is_empty() && found.problems.is_empty(), "{found:?}");
+    Ok(())
+}

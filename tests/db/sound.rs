@@ -1,0 +1,68 @@
+//! Each rule of the database can fail: a state that breaks it is named.
+
+use bucketq::db::unsound;
+use bucketq::job::DedupScope;
+use bucketq::op::Op;
+use bucketq_tests::queue_db::{World, claim, enqueue, grouped, held, job, keyed};
+
+fn world() -> World {
+    let mut w = World::default();
+    let mut large = job(3);
+    large.payload.bytes = vec![7; 5_000].into();
+    w.ok(&enqueue("q", [job(1), large, keyed(4, "k", DedupScope::Unfinished)]));
+    w.ok(&enqueue("q", [grouped(5, "g"), grouped(6, "g")]));
+    w.claim(claim("q", 1, 1));
+    let result = Some(bucketq::Payload::text("it is done"));
+    w.ok(&Op::Ack { held: held(1, 1), result });
+    w
+}
+
+#[test]
+fn a_state_that_breaks_a_rule_is_named() {
+    let cases = [
+        ("counts of a queue", "UPDATE queues SET done = done - 1"),
+        ("counts of a queue", "INSERT INTO queues (name, ready) VALUES ('empty', 1)"),
+        ("has a queue", "UPDATE jobs SET queue = 99 WHERE state = 5"),
+        ("states are known", "UPDATE jobs SET state = 9 WHERE state = 5"),
+        ("without a group", "UPDATE jobs SET held = 1 WHERE group_name IS NULL"),
+        ("all but the first", "UPDATE jobs SET held = 0"),
+        ("all but the first", "UPDATE jobs SET held = 1 WHERE group_name IS NOT NULL"),
+        ("leased at a time", "UPDATE jobs SET state = 4, token = x'00112233445566778899aabbccddeeff'"),
+        ("where its kind says", "UPDATE jobs SET payload_len = payload_len + 1 WHERE payload_kind = 1"),
+        ("where its kind says", "UPDATE jobs SET payload = NULL WHERE payload_kind = 0"),
+        ("where its kind says", "DELETE FROM bodies"),
+        ("a body has a job", "INSERT INTO bodies VALUES (7, x'00')"),
+        ("a result has a job", "UPDATE results SET seq = seq + 1"),
+        ("an error has a job", "INSERT INTO errors VALUES (7, 'x')"),
+        ("has a token", "UPDATE jobs SET tries = 3"),
+        ("a key without a window", "UPDATE dedup SET id = zeroblob(16)"),
+        ("texts that jobs share", "UPDATE jobs SET content_type = 1"),
+        ("of a later commit", "UPDATE jobs SET fence = 1 << 30 WHERE state = 5"),
+        ("of a later commit", "UPDATE dedup SET seq = 1 << 50"),
+        (
+            "SQLite finds it whole",
+            "PRAGMA writable_schema = 1; UPDATE sqlite_schema SET rootpage = 2 WHERE name = 'errors'; PRAGMA writable_schema = RESET",
+        ),
+        ("application_id", "PRAGMA application_id = 5"),
+    ];
+    for (rule, sql) in cases {
+        let w = world();
+        let newest = Some(w.commit_seq);
+        assert_eq!(unsound(w.db.connection(), newest), [], "sound before {sql}");
+        let allow = rusqlite::config::DbConfig::SQLITE_DBCONFIG_DEFENSIVE;
+        w.db.connection().set_db_config(allow, false).unwrap();
+        w.db.connection().execute_batch(sql).unwrap();
+        let found = unsound(w.db.connection(), newest);
+        assert!(found.iter().any(|f| f.rule.contains(rule)), "{sql}: {found:?}");
+    }
+}
+
+#[test]
+fn a_rule_broken_a_thousand_times_is_told_a_few_times() {
+    let mut w = World::default();
+    w.ok(&enqueue("q", (0..1_000).map(job)));
+    w.db.connection().execute_batch("UPDATE jobs SET held = 1").unwrap();
+    let found = unsound(w.db.connection(), None);
+    assert!(found.len() < 20, "{}", found.len());
+    assert_eq!(found.last().map(|f| &*f.what), Some("and more"));
+}

@@ -1,0 +1,58 @@
+//! What operators rely on: checks, exports, restores, the history, looking without writing, and upgrades one by one.
+
+mod check;
+mod export;
+mod history;
+mod looking;
+mod restore;
+mod upgrade;
+
+use std::sync::Arc;
+
+use bucketq::head::Head;
+use bucketq::store::{Memory, Store};
+use bucketq::{Options, Payload, QueueFile, Result};
+use bucketq_tests::clock::TestClock;
+use bucketq_tests::given::{HEAD, NAME, inline, object};
+
+/// A queue file on a clock of its own.
+async fn open(store: &Arc<dyn Store>) -> Result<QueueFile> {
+    open_as(store, inline()).await
+}
+
+/// The same with these options.
+async fn open_as(store: &Arc<dyn Store>, options: Options) -> Result<QueueFile> {
+    QueueFile::open_with(Arc::clone(store), NAME, options, TestClock::start().env()).await
+}
+
+/// Bytes that do not compress.
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut x = (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        (x >> 24) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// A queue file of this many jobs of 3 KB, one a commit, with some of each state; from 260 on it has a base.
+async fn grown(jobs: u64) -> Result<Arc<dyn Store>> {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let file = open(&store).await?;
+    let q = file.queue("q")?;
+    for i in 0..jobs {
+        q.enqueue(Payload::bytes(noise(i, 3_000))).await?;
+    }
+    let taken = q.claim(3).await?;
+    file.ack_with(taken[0].held(), Payload::text("done")).await?;
+    file.reject(taken[1].held(), Some("no".into())).await?;
+    file.close().await?;
+    Ok(store)
+}
+
+/// HEAD as it stands.
+async fn head(store: &Arc<dyn Store>) -> Result<Head> {
+    Head::decode(HEAD, &object(store, HEAD).await?.expect("there is a HEAD"))
+}

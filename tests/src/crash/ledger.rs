@@ -1,0 +1,123 @@
+//! What the victims said, put together: who was promised what, and what breaks a promise. Pure.
+
+use std::collections::BTreeMap;
+
+use bucketq::State;
+
+/// Two clocks of one machine read in whole milliseconds may be apart by so much.
+const ROUNDING_MS: i64 = 2;
+
+/// A time in which a victim believed to hold a job.
+#[derive(Debug)]
+struct Hold {
+    victim: u64,
+    claim: u64,
+    from_ms: i64,
+    to_ms: i64,
+}
+
+/// What was said of one job.
+#[derive(Debug, Default)]
+struct Told {
+    enqueued: bool,
+    holds: Vec<Hold>,
+    /// How it ended, and when that was said.
+    ends: Vec<(State, i64)>,
+}
+
+/// Everything that was said.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    jobs: BTreeMap<String, Told>,
+    /// What must never happen, and did.
+    pub complaints: Vec<String>,
+}
+
+/// What is wrong with what was promised.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    /// Acknowledged ops.
+    pub acked: u64,
+    /// Acknowledged ops that are not there.
+    pub lost: Vec<String>,
+    /// Jobs in two hands at once, or finished twice.
+    pub doubled: Vec<String>,
+}
+
+impl Ledger {
+    /// One line of a victim.
+    pub fn note(&mut self, victim: u64, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |text: &str| text.parse::<i64>().unwrap_or(i64::MIN);
+        match words[..] {
+            ["O"] => {}
+            ["E", name] => self.job(name).enqueued = true,
+            ["C", name, claim, from, to] => {
+                let hold =
+                    Hold { victim, claim: number(claim) as u64, from_ms: number(from), to_ms: number(to) };
+                self.job(name).holds.push(hold);
+            }
+            ["X", name, claim, to] => self.hold(victim, name, claim, |h| h.to_ms = number(to)),
+            ["F", name, claim, at] => {
+                self.hold(victim, name, claim, |h| h.to_ms = h.to_ms.min(number(at)));
+            }
+            ["A", name, at] => self.job(name).ends.push((State::Done, number(at))),
+            ["R", name, at] => self.job(name).ends.push((State::Dead, number(at))),
+            ["K", name, at] => self.job(name).ends.push((State::Cancelled, number(at))),
+            _ => self.complaints.push(format!("victim {victim}: {line}")),
+        }
+    }
+
+    fn job(&mut self, name: &str) -> &mut Told {
+        self.jobs.entry(name.to_owned()).or_default()
+    }
+
+    fn hold(&mut self, victim: u64, name: &str, claim: &str, change: impl FnOnce(&mut Hold)) {
+        let holds = &mut self.job(name).holds;
+        if let Some(hold) = holds.iter_mut().find(|h| h.victim == victim && h.claim.to_string() == claim) {
+            change(hold);
+        }
+    }
+
+    /// The victim is dead: it holds nothing any more.
+    pub fn died(&mut self, victim: u64, at_ms: i64) {
+        for hold in self.jobs.values_mut().flat_map(|told| &mut told.holds).filter(|h| h.victim == victim) {
+            hold.to_ms = hold.to_ms.min(at_ms);
+        }
+    }
+
+    /// Compare with what is there in the end.
+    pub fn judge(&mut self, there: &BTreeMap<String, Vec<State>>) -> Verdict {
+        let mut verdict = Verdict::default();
+        for (name, told) in &mut self.jobs {
+            let found = there.get(name).map_or(&[][..], Vec::as_slice);
+            verdict.acked += u64::from(told.enqueued) + told.ends.len() as u64;
+            if told.enqueued && found.is_empty() {
+                verdict.lost.push(format!("{name} was enqueued and is not there"));
+            }
+            if let Some((end, _)) = told.ends.first()
+                && !found.contains(end)
+            {
+                verdict.lost.push(format!("{name} was told to be {end:?} and is {found:?}"));
+            }
+            if found.len() > 1 {
+                verdict.doubled.push(format!("{name} is there {} times", found.len()));
+            }
+            if told.ends.len() > 1 {
+                verdict.doubled.push(format!("{name} ended more than once: {:?}", told.ends));
+            }
+            told.holds.sort_by_key(|h| h.from_ms);
+            for (i, first) in told.holds.iter().enumerate() {
+                let overlap = |later: &&Hold| later.from_ms + ROUNDING_MS < first.to_ms;
+                if let Some(second) = told.holds[i + 1..].iter().find(overlap) {
+                    verdict.doubled.push(format!("{name} is held twice: {first:?} and {second:?}"));
+                }
+                let after = |(_, at): &&(State, i64)| first.from_ms > at + ROUNDING_MS;
+                if let Some(end) = told.ends.iter().find(after) {
+                    verdict.doubled.push(format!("{name} was claimed after its end {end:?}: {first:?}"));
+                }
+            }
+        }
+        verdict
+    }
+}
