@@ -208,14 +208,14 @@ async fn a_check_works_while_others_commit() -> Result<()> {
         Ok::<_, bucketq::Error>(())
     });
     let mut newest = 0;
-    for _ in 0..5 {
+    // However late the other task gets its turn.
+    while newest < 5 {
         let report = check(&url, Options::default()).await?;
         assert!(report.is_clean(), "{report:?}");
         newest = report.commit_seq.expect("HEAD was read");
     }
     stop.send_replace(true);
     busy.await.expect("no panic")?;
-    assert!(newest > 1);
     file.close().await
 }
 
