@@ -1,12 +1,14 @@
 //! A sync whose answer is lost, in this life or an earlier one: it is published exactly once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bucketq::store::Memory;
-use bucketq::{Code, Kind, Result};
+use bucketq::{Code, Kind, Options, QueueFile, Result};
 use bucketq_tests::given::refused;
 use bucketq_tests::ground::Ground;
 use bucketq_tests::puppet::{OnGet, OnPut, Puppet};
+use bucketq_tests::servers;
 
 use crate::fixture::{Machine, abandon, enqueue, texts, watch};
 
@@ -218,4 +220,25 @@ async fn a_first_opening_needs_the_store() {
     assert_eq!(refused(machine.open_on(puppet.store()).await).code(), Code::Denied);
     let ground = Ground::memory();
     assert!(machine.open(&ground).await.is_ok(), "the directory is free again");
+}
+
+#[tokio::test]
+async fn a_directory_opens_while_its_server_is_gone() -> Result<()> {
+    let Some(server) = servers::gofakes3().await else { return Ok(()) };
+    let machine = Machine::new();
+    let deadline = Duration::from_secs(3);
+    let options = Options { s3: server.options(), deadline, ..machine.options() };
+    let url = format!("s3://{}/local/jobs", servers::BUCKET);
+    let file = QueueFile::open(&url, options.clone()).await?;
+    enqueue(&file, "a").await?;
+    file.sync().await?;
+    file.close().await?;
+    drop(server);
+    let file = QueueFile::open(&url, options).await?;
+    enqueue(&file, "b").await?;
+    assert_eq!(texts(&file).await?, ["a", "b"]);
+    assert_eq!(file.claim(9).lease(Duration::from_secs(60)).await?.len(), 2);
+    let error = refused(file.sync().await);
+    assert_eq!((error.kind(), error.code()), (Kind::Unavailable, Code::Unreachable), "{error}");
+    file.close().await
 }

@@ -20,6 +20,8 @@ use crate::store::{Expect, Got, Listed, Put, Store, Version};
 
 /// What the name of a kept object ends with.
 const SUFFIX: &str = ".kept";
+/// What the name of one ends with that is still being written.
+const UNFINISHED: &str = ".tmp";
 
 /// Keeps what is read from and written to the store beneath. Several processes may share the directory.
 #[derive(Debug)]
@@ -47,8 +49,8 @@ impl Kept {
         &self,
         work: impl FnOnce(&Shelf) -> T + Send + 'static,
     ) -> Option<T> {
-        let shelf = Arc::clone(&self.shelf);
-        tokio::task::spawn_blocking(move || work(&shelf)).await.ok()
+        let theirs = Arc::clone(&self.shelf);
+        tokio::task::spawn_blocking(move || work(&theirs)).await.ok()
     }
 
     async fn keep(&self, key: &str, bytes: &Bytes) {
@@ -92,7 +94,8 @@ impl Shelf {
         if bytes.len() as u64 > self.most {
             return;
         }
-        let unfinished = self.dir.join(format!("{key}.{:016x}.tmp", u64::from_le_bytes(self.env.bytes())));
+        let unfinished =
+            self.dir.join(format!("{key}.{:016x}{UNFINISHED}", u64::from_le_bytes(self.env.bytes())));
         let written = File::create(&unfinished).and_then(|mut file| {
             use std::io::Write;
             file.write_all(bytes)?;
@@ -128,7 +131,7 @@ fn kept(dir: &Path) -> Vec<(SystemTime, u64, PathBuf)> {
         .filter_map(|entry| {
             let entry = entry.ok()?;
             let name = entry.file_name().into_string().ok()?;
-            let ours = name.ends_with(SUFFIX) || (is_kept(&name) && name.ends_with(".tmp"));
+            let ours = name.ends_with(SUFFIX) || (is_kept(&name) && name.ends_with(UNFINISHED));
             let meta = entry.metadata().ok().filter(|_| ours)?;
             Some((meta.modified().ok()?, meta.len(), entry.path()))
         })

@@ -14,6 +14,7 @@ use super::dir::failed;
 use crate::db::{Db, Moment};
 use crate::error::{Code, Error, Result};
 use crate::job::{Job, JobId};
+use crate::keys;
 use crate::operate;
 use crate::pages::{Image, PageFile, Pages};
 use crate::query::{Answer, Filter, Query};
@@ -26,10 +27,10 @@ pub(crate) fn export(path: &Path, base: &Image, now: &Image, rand: [u8; 8], at: 
     let mut beside = path.as_os_str().to_owned();
     beside.push(".jsonl");
     let beside = PathBuf::from(beside);
-    let lines: String = changes(&mut State::of(base, at)?, &mut State::of(now, at)?)?
-        .iter()
-        .map(|l| format!("{l}\n"))
-        .collect();
+    let mut lines = String::new();
+    for line in changes(&mut State::of(base, at)?, &mut State::of(now, at)?)? {
+        let _ = writeln!(lines, "{line}");
+    }
     // The lines first: who finds the image finds both.
     let made = File::create_new(&beside)
         .and_then(|mut file| file.write_all(lines.as_bytes()).and_then(|()| file.sync_all()));
@@ -77,16 +78,10 @@ impl State {
             return Err(unexpected());
         };
         let bytes = &detail.payload.bytes;
-        Ok(match std::str::from_utf8(bytes) {
-            Ok(text) => json!({ "change": change, "job": job, "payload": text }),
-            Err(_) => {
-                let mut hex = String::with_capacity(2 * bytes.len());
-                for byte in bytes {
-                    let _ = write!(hex, "{byte:02x}");
-                }
-                json!({ "change": change, "job": job, "payload_hex": hex })
-            }
-        })
+        if let Ok(text) = std::str::from_utf8(bytes) {
+            return Ok(json!({ "change": change, "job": job, "payload": text }));
+        }
+        Ok(json!({ "change": change, "job": job, "payload_hex": keys::hex(bytes) }))
     }
 }
 

@@ -156,7 +156,7 @@ impl Taken {
     }
 
     /// Begin with this base.
-    pub fn begin(self, head: Head, base: Image) -> Result<Log> {
+    pub fn begin(self, head: Head, base: &Image) -> Result<Log> {
         let last_ms = head.commit_ms;
         let mut log = Log {
             taken: self,
@@ -176,7 +176,7 @@ impl Taken {
             ordinal: 0,
             last_ms,
         };
-        log.roll(&base)?;
+        log.roll(base)?;
         Ok(log)
     }
 }

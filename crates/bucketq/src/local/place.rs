@@ -4,6 +4,7 @@ use std::env::var_os;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Code, Error, Result};
+use crate::keys;
 use crate::wire::hash;
 
 /// The directory of the queue file `name` in the store described so: beneath `cache`, or where this platform keeps what
@@ -17,8 +18,7 @@ pub(crate) fn directory(cache: Option<&Path>, store: &str, name: &str) -> Result
         .map_err(|e| Error::new(Code::Option, format!("`cache` is no path: {e}")).because(e))?;
     // Files of the same name in several stores share `cache`.
     let told = hash(format!("{store} {name}").as_bytes());
-    let told: String = told[..4].iter().map(|b| format!("{b:02x}")).collect();
-    Ok(above.join(format!("{name}-{told}")))
+    Ok(above.join(format!("{name}-{}", keys::hex(&told[..4]))))
 }
 
 fn state() -> Result<PathBuf> {

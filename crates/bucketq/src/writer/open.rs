@@ -150,12 +150,11 @@ impl Opener {
         if self.options.mode == Mode::Durable {
             return Ok((self.open().await?, None));
         }
-        let dir = match dir {
-            Some(dir) => dir,
-            None => {
-                let (store, name) = (self.source.store.describe(), &self.source.name);
-                Arc::new(Disk::new(directory(self.options.cache.as_deref(), &store, name)?))
-            }
+        let dir = if let Some(dir) = dir {
+            dir
+        } else {
+            let (store, name) = (self.source.store.describe(), &self.source.name);
+            Arc::new(Disk::new(directory(self.options.cache.as_deref(), &store, name)?))
         };
         let taken = Taken::take(dir, Arc::clone(&self.options), self.env.clone())?;
         match taken.restore(self.source.max_pages)? {
@@ -168,7 +167,7 @@ impl Opener {
             }
             Err(taken) => {
                 let found = self.open().await?;
-                let log = taken.begin(found.head.clone(), found.pages.image())?;
+                let log = taken.begin(found.head.clone(), &found.pages.image())?;
                 Ok((found, Some(Local::new(log, true))))
             }
         }

@@ -211,7 +211,9 @@ impl Writer {
             Some(record) if writer == self.id => self.stored(head, &record, version, asked),
             // An earlier life built it.
             record => {
-                record.iter().for_each(|r| self.uploads.settled(r));
+                if let Some(record) = record {
+                    self.uploads.settled(&record);
+                }
                 self.stand_on(head, version, asked);
             }
         }
