@@ -13,7 +13,7 @@ SEEDS ?= 1000
 KILLS ?= 400
 VENV := .venv
 
-.PHONY: help test test-servers miri sim crash bench-engine bench-local lint fmt deny tools clean prereqs gofakes3
+.PHONY: help test test-python test-servers miri sim crash bench-engine bench-growth bench-local bench-python lint fmt deny tools clean prereqs gofakes3 develop
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,14 @@ help:  ## List what can be made
 test: prereqs $(VENV)/.ready gofakes3  ## Run every test of the project; sets up what it needs on a fresh machine
 	$(VENV)/bin/typos
 	$(CARGO) test --locked --workspace --no-fail-fast
+	@$(MAKE) test-python
+
+test-python: develop gofakes3  ## Build the Python package and run its tests; ARGS goes to pytest
+	$(VENV)/bin/pytest $(ARGS)
+
+develop: prereqs $(VENV)/.ready  ## Build the Python package (dev profile, some minutes at first) into .venv
+	@echo 'building the Python package: some minutes at first, seconds later'
+	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv
 
 test-servers: prereqs  ## Run the tests against real S3 servers behind a faulty network; says which server is missing
 	@.ci/tools all || true
@@ -38,18 +46,32 @@ crash: prereqs  ## Kill KILLS processes at work (default 400), in a directory an
 bench-engine: prereqs  ## Measure the engine, optimised build; JSON on the last line, see benches/README.md
 	$(CARGO) run --locked --release -p bucketq-benches --bin engine
 
+bench-growth: prereqs  ## Measure opening, bases, shrinking, a million jobs, contention; JSON on the last line
+	$(CARGO) run --locked --release -p bucketq-benches --bin growth
+
 bench-local: prereqs  ## Measure Local mode on this machine's disk, optimised build; JSON on the last line
 	$(CARGO) run --locked --release -p bucketq-benches --bin local
 
-lint: prereqs $(VENV)/.ready  ## Check formatting, clippy with and without S3, rustdoc and spelling; changes nothing
+bench-python: prereqs $(VENV)/.ready  ## Measure what Python adds to the engine, optimised build; JSON on the last line
+	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --release
+	$(CARGO) build --locked --release -p bucketq-benches --bin callers
+	$(VENV)/bin/python benches/python.py "$${CARGO_TARGET_DIR:-target}/release/callers" $(ARGS)
+
+lint: prereqs $(VENV)/.ready develop  ## Check formatting, clippy, rustdoc, Python's types and spelling; changes nothing
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --locked -p bucketq --no-default-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps --quiet
+	$(VENV)/bin/ruff check --quiet python tests/python benches
+	$(VENV)/bin/ruff format --quiet --check python tests/python benches
+	$(VENV)/bin/pyright --project .pyright.json
+	MYPY_CACHE_DIR=$(VENV)/mypy $(VENV)/bin/stubtest bucketq._native
 	$(VENV)/bin/typos
 
-fmt:  ## Format the Rust code in place
+fmt: $(VENV)/.ready  ## Format the code in place
 	$(CARGO) fmt --all
+	$(VENV)/bin/ruff check --quiet --fix-only python tests/python benches
+	$(VENV)/bin/ruff format --quiet python tests/python benches
 
 deny:  ## Check dependencies for vulnerabilities, licences and sources; needs cargo-deny and the network
 	@command -v cargo-deny >/dev/null || { echo 'missing: cargo-deny; run: cargo install --locked cargo-deny'; exit 1; }
@@ -60,7 +82,7 @@ tools:  ## Install every test server into .tools with Go, Node and Python; MinIO
 
 clean:  ## Remove everything built or installed here: build output, .venv and .tools
 	$(CARGO) clean
-	rm -rf $(VENV) .tools
+	rm -rf $(VENV) .tools dist python/bucketq/*.so
 
 prereqs:  ## Say what is missing on this machine, one line each
 	@PYTHON='$(PYTHON)' .ci/check-prereqs
@@ -69,8 +91,9 @@ gofakes3:  ## Install the fast S3 server that the contract tests start; says so 
 	@.ci/tools gofakes3 || true
 
 # Rebuilt when the pinned versions change.
-$(VENV)/.ready: .ci/requirements.txt
+$(VENV)/.ready: .ci/requirements.txt pyproject.toml uv.lock
 	@PYTHON='$(PYTHON)' .ci/check-prereqs
 	$(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r .ci/requirements.txt
+	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/uv sync --quiet --active --locked --inexact --no-install-project
 	@touch $@

@@ -47,7 +47,7 @@ const LAYERS: &[Layer] = &[
         name: "join",
         modules: &[
             "wire", "keys", "record", "head", "segment", "base", "commit", "settle", "catchup", "upload",
-            "time", "operate", "local", "writer",
+            "gc", "time", "operate", "local", "writer",
         ],
         uses: &["nouns", "state", "bytes"],
         crates: &[
@@ -67,7 +67,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "doors",
-        modules: &["door", "registry", "sync", "file", "claim", "queue"],
+        modules: &["door", "registry", "sync", "file", "claim", "queue", "keeper", "finished"],
         uses: &["nouns"],
         crates: &["async_trait", "bytes", "futures_util", "serde", "serde_json", "tokio", "tracing", "uuid"],
     },

@@ -49,10 +49,11 @@ fn one(words: &mut Vec<&str>, allowed: &[String]) -> bool {
             let met = any_of(words, allowed);
             words.pop() == Some(")") && met
         }
-        // An exception only adds rights, but nobody has looked at it: count it as another licence.
-        Some(_) if words.last() == Some(&"WITH") => {
-            words.truncate(words.len() - 2);
-            false
+        // An exception only adds rights, but somebody has to have looked at it: it counts as a licence of its own.
+        Some(name) if words.last() == Some(&"WITH") => {
+            words.pop();
+            let exception = words.pop().unwrap_or_default();
+            allowed.iter().any(|a| a.split(" WITH ").eq([name, exception]))
         }
         Some(name) => allowed.iter().any(|a| a == name),
         None => false,
@@ -79,7 +80,7 @@ fn every_dependency_has_an_allowed_licence() {
 
 #[test]
 fn a_licence_expression_is_read_as_written() {
-    let allowed = ["MIT".to_owned(), "ISC".to_owned()];
+    let allowed = ["MIT", "ISC", "C WITH D"].map(str::to_owned);
     for good in [
         "MIT",
         "GPL-3.0 OR MIT",
@@ -87,10 +88,23 @@ fn a_licence_expression_is_read_as_written() {
         "Apache-2.0/MIT",
         "A WITH B OR MIT",
         "A AND B OR MIT",
+        "C WITH D",
+        "(C WITH D AND ISC)",
     ] {
         assert!(is_met(good, &allowed), "{good}");
     }
-    for bad in ["GPL-3.0", "MIT AND GPL-3.0", "(MIT", "", "MIT WITH B", "ISC AND (A OR B)"] {
+    for bad in [
+        "GPL-3.0",
+        "MIT AND GPL-3.0",
+        "(MIT",
+        "",
+        "MIT WITH B",
+        "ISC AND (A OR B)",
+        "C",
+        "D",
+        "C WITH B",
+        "C WITH",
+    ] {
         assert!(!is_met(bad, &allowed), "{bad}");
     }
 }

@@ -122,6 +122,8 @@ pub struct Bucket {
     pub meddled: bool,
     /// What each life surely knows: the newest commit it was told of.
     pub known: BTreeMap<Who, (u64, [u8; 16])>,
+    /// Lives that have opened the queue file: what they saw before does not bind them.
+    pub opened: BTreeSet<Who>,
     /// The newest commit of each life's own that the store acknowledged to it.
     pub mine: BTreeMap<Who, (u64, [u8; 16])>,
     /// When each life was shown a history without a commit of its own.
@@ -130,6 +132,12 @@ pub struct Bucket {
     pub betray_after: Option<u64>,
     /// What was lost to it.
     pub betrayal: Option<Betrayal>,
+    /// The grace period of every writer, where it is to be kept to.
+    pub grace_ms: Option<i64>,
+    /// Lists of every object of a queue file.
+    pub searches: u64,
+    /// Collections that somebody asked for.
+    pub asked_to_collect: u64,
     /// Commit ids of the bodies that were sent.
     pub(crate) sent: BTreeSet<[u8; 16]>,
 }
@@ -216,14 +224,18 @@ impl Bucket {
     }
 
     /// Delete.
-    pub fn delete(&mut self, key: &str) {
+    pub fn delete(&mut self, by: Who, at_ms: u64, key: &str) {
         self.counts.deletes += 1;
+        if !self.meddled {
+            self.judge_delete(by, at_ms, key);
+        }
         self.objects.remove(key);
     }
 
     /// Keys and sizes.
     pub fn list(&mut self, prefix: &str) -> Vec<(String, u64)> {
         self.counts.lists += 1;
+        self.searches += u64::from(prefix.ends_with('.'));
         self.objects
             .range(prefix.to_owned()..)
             .take_while(|(key, _)| key.starts_with(prefix))

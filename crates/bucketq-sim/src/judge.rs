@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::bucket::{Betrayal, Bucket, Landed, Who};
 use crate::clock::EPOCH_MS;
+use crate::garbage::floor_kept;
 
 /// A writer may be off by the skew, and its Date by a second on top.
 pub const RESOLUTION_MS: i64 = 1_000;
@@ -30,6 +31,8 @@ impl Bucket {
                     ));
                 }
                 succeeds(old, &head, &mut broken);
+                let grace = self.grace_ms.filter(|_| self.asked_to_collect == 0);
+                floor_kept(old, &head, grace, &mut broken);
             }
             None if self.landed.is_empty() && (seq != 1 || head.prev_commit_id != [0; 16]) => {
                 broken.push(format!("the first HEAD is commit {seq}"));
@@ -69,9 +72,9 @@ impl Bucket {
                 broken.push(format!("P21: the tail of commit {seq} tells another commit {}", record.seq));
             }
         }
-        broken.extend(
-            self.missing(&head).map(|what| format!("P13: commit {seq} refers to {what}, which is not there")),
-        );
+        // A HEAD that was put back may refer to what was collected since (P23).
+        let missing = self.missing(&head).filter(|_| !self.meddled);
+        broken.extend(missing.map(|what| format!("G7: commit {seq} refers to {what}, which is not there")));
         self.broken.extend(broken.into_iter().map(|what| format!("{at_ms} ms, {by}: {what}")));
         self.chain.insert(seq, head.commit_id);
         self.landed.push(Landed { bytes: body.clone(), head, at_ms, by });
@@ -115,7 +118,7 @@ impl Bucket {
             }
         }
         let known = self.known.entry(who).or_insert((0, [0; 16]));
-        if seq > known.0 {
+        if seq > known.0 || !self.opened.contains(&who) {
             *known = (seq, id);
         }
         if acknowledged {
@@ -153,12 +156,6 @@ impl Bucket {
         self.judge(by, at_ms, body, Some(&old));
         Some(self.store(key, body.clone()))
     }
-
-    fn missing(&self, head: &Head) -> Option<String> {
-        let base = (head.base.len > 0).then(|| format!("{:016x}-{}", head.base.seq, hex(head.base.rand)));
-        let segments = head.segments.iter().map(|s| format!("{:016x}-{:016x}-{}", s.from, s.to, hex(s.rand)));
-        base.into_iter().chain(segments).find(|tail| !self.keys().any(|key| key.ends_with(tail)))
-    }
 }
 
 /// The oldest commit whose id this HEAD tells, in its tail or its segments.
@@ -179,9 +176,6 @@ fn succeeds(old: &Head, new: &Head, broken: &mut Vec<String>) {
     if new.base.seq < old.base.seq || (new.base.seq == old.base.seq && new.base != old.base) {
         broken.push(format!("P17: commit {seq} replaces base {} by base {}", old.base.seq, new.base.seq));
     }
-    if new.gc_floor < old.gc_floor {
-        broken.push(format!("P13: the floor falls at commit {seq}"));
-    }
     if new.forgotten_seq < old.forgotten_seq {
         broken.push(format!("P4: forgotten_seq falls at commit {seq}"));
     }
@@ -193,8 +187,4 @@ fn succeeds(old: &Head, new: &Head, broken: &mut Vec<String>) {
             ));
         }
     }
-}
-
-fn hex(rand: [u8; 8]) -> String {
-    format!("{:016x}", u64::from_be_bytes(rand))
 }

@@ -7,6 +7,7 @@
 pub mod bucket;
 pub mod check;
 pub mod clock;
+pub mod garbage;
 pub mod history;
 pub mod judge;
 pub mod leases;

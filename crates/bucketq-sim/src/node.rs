@@ -76,6 +76,7 @@ async fn one_life(world: &Arc<World>, who: Who, rng: &Rng) -> bool {
             return !(world.bucket().meddled && error.code() != Code::Unreachable);
         }
     };
+    world.bucket().opened.insert(who);
     let mut clients = JoinSet::new();
     workload::spawn(world, &file, who, &life, rng, &mut clients);
     let planned = match world.plan.trouble_ms {

@@ -186,6 +186,10 @@ pub struct Plan {
     pub betrayal: Option<u64>,
     /// Every commit is replayed and explained.
     pub deep: bool,
+    /// Collection as often as can be, with many bases and segments.
+    pub frantic: bool,
+    /// Callers ask for collections.
+    pub asks: bool,
     /// One job in this many has a payload that fills a tail.
     pub large: u64,
     /// Options of every open.
@@ -242,18 +246,34 @@ impl Plan {
             refusal: false,
             betrayal: rng.one_in(25).then(|| rng.between(5, 100)),
             deep: seed.is_multiple_of(10),
+            frantic: false,
+            asks: rng.one_in(4),
             options,
         };
+        if rng.one_in(3) {
+            plan.hurry(rng);
+        }
         if rng.one_in(40) {
             plan.refuse(rng);
         }
-        if plan.operator.is_some() {
+        if plan.operator.is_some() || plan.frantic || plan.asks {
+            // Of a history that somebody deleted by, and that is gone, nothing can be promised.
             plan.betrayal = None;
         }
         if let Some(variant) = variant {
             variant.bend(&mut plan);
         }
         plan
+    }
+
+    /// Collection as often as can be.
+    pub fn hurry(&mut self, rng: &Rng) {
+        self.frantic = true;
+        self.large = 8;
+        self.options.deadline = Duration::from_secs(8);
+        self.options.grace = Duration::from_millis(rng.between(8_000, 16_000));
+        self.options.base_after = rng.spread(8 * 1024, 256 * 1024);
+        self.options.tail = 2 * 1024;
     }
 
     /// The store lies so often that the probe must find it.

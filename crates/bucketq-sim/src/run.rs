@@ -223,10 +223,35 @@ async fn clean_up(world: &Arc<World>) -> Result<check::Jobs, String> {
     drain(&client).await?;
     let jobs =
         replay::list_all(&file).await.map_err(|e| format!("G7: it cannot be read at the end: {e:?}"))?;
+    collected(world, &file).await?;
     quiet(world, &client).await?;
     drop(client);
     file.close().await.map_err(|e| format!("it does not close at the end: {e:?}"))?;
+    let cold = Arc::new(Life::new(Who { node: world.plan.nodes, life: 2 }));
+    let file = node::open(world, &cold).await.map_err(|e| format!("G7: it cannot be opened cold: {e:?}"))?;
+    let again = replay::list_all(&file).await.map_err(|e| format!("G7: it cannot be read cold: {e:?}"))?;
+    if again != jobs {
+        return Err("G7: opened cold it shows other jobs".into());
+    }
     Ok(jobs)
+}
+
+/// P16: whatever nothing refers to is collected when somebody asks for it, and nobody looks for it more often.
+async fn collected(world: &Arc<World>, file: &QueueFile) -> Result<(), String> {
+    world.bucket().asked_to_collect += 1;
+    let told = file.collect(Duration::ZERO).await;
+    let (left, too_often) = {
+        let bucket = world.bucket();
+        (bucket.unreferenced(), bucket.lists_too_often())
+    };
+    match (told, too_often) {
+        (Err(error), _) => Err(format!("P16: nothing is collected at the end: {error:?}")),
+        (Ok(_), Some(what)) => Err(what),
+        (Ok(told), None) if !left.is_empty() => {
+            Err(format!("P16: {left:?} are left although nothing refers to them; told {told:?}"))
+        }
+        (Ok(_), None) => Ok(()),
+    }
 }
 
 /// G5: whatever was not finished can be claimed and finished within bounded time.

@@ -75,6 +75,21 @@ impl FaultyStore {
         Self { world, life, rng }
     }
 
+    /// Between an upload and the HEAD that refers to it, and between a floor and what is deleted by it: now and then
+    /// the process hangs or dies just here, where collection is the subject.
+    fn between(&self) {
+        if !self.world.plan.frantic || self.world.healed() || self.world.plan.fault_rate == 0 {
+            return;
+        }
+        if self.rng.one_in(12) {
+            self.world.stall(self.life.who.node, self.rng.spread(500, 60_000));
+        } else if self.rng.one_in(25) && self.world.plan.crash_rate > 0 {
+            self.world.fault(|| format!("{} dies between two steps", self.life.who));
+            self.life.end();
+            self.life.crash.notify_one();
+        }
+    }
+
     /// Not dead, not stalled; and perhaps this is where the process dies.
     async fn step(&self) {
         if !self.life.is_over() && !self.world.healed() && self.rng.chance(self.world.plan.crash_rate) {
@@ -289,6 +304,7 @@ impl Store for FaultyStore {
         let fate = self.fate(Verb::PutNew, key);
         let name = key.to_owned();
         let stored = self.send(fate, move |bucket, _| bucket.put_new(&name, body.clone())).await;
+        self.between();
         self.step().await;
         stored.ok_or_else(|| error_of(fate))
     }
@@ -297,14 +313,16 @@ impl Store for FaultyStore {
         self.world.request(self.life.who, Verb::Delete, key).await;
         self.step().await;
         let fate = self.fate(Verb::Delete, key);
-        let name = key.to_owned();
-        let gone = self.send(fate, move |bucket, _| bucket.delete(&name)).await;
+        let (name, who) = (key.to_owned(), self.life.who);
+        let gone = self.send(fate, move |bucket, at_ms| bucket.delete(who, at_ms, &name)).await;
         self.step().await;
         gone.ok_or_else(|| error_of(fate))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
         self.world.request(self.life.who, Verb::List, prefix).await;
+        self.step().await;
+        self.between();
         self.step().await;
         let fate = self.fate(Verb::List, prefix);
         let name = prefix.to_owned();

@@ -6,6 +6,7 @@
 
 use crate::bucket::Lie;
 use crate::plan::{Fate, Plan, Wrong};
+use crate::rng::Rng;
 use crate::run::{Report, run};
 
 /// One broken rule.
@@ -27,6 +28,8 @@ pub enum Variant {
     Probed,
     /// Nothing is broken but the store, and it is probed first (G10).
     Refused,
+    /// Nothing is broken; collection as often as can be.
+    Frantic,
     /// Two states of HEAD share a version, as without a fresh commit id in the body (P1).
     SameVersion,
     /// Keys of segments and bases are not random (P12).
@@ -71,7 +74,7 @@ impl Variant {
     ];
 
     /// Nothing of the engine is broken: these must hold.
-    pub const CONTROLS: [Self; 8] = [
+    pub const CONTROLS: [Self; 9] = [
         Self::Harsh,
         Self::WrongClock,
         Self::ClockBehind,
@@ -80,6 +83,7 @@ impl Variant {
         Self::Betrayed,
         Self::Probed,
         Self::Refused,
+        Self::Frantic,
     ];
 
     /// Every variant there is.
@@ -105,6 +109,7 @@ impl Variant {
         plan.damaged = false;
         plan.wrong = Wrong::None;
         (plan.lie, plan.refusal, plan.probe, plan.betrayal) = (Lie::None, false, false, None);
+        plan.asks = false;
         plan.deep = false;
         plan.nodes = plan.nodes.max(3);
         plan.clocks.resize(plan.nodes + 1, (0, 0));
@@ -150,6 +155,7 @@ impl Variant {
             }
             Self::Betrayed => plan.betrayal = Some(5),
             Self::Probed => plan.probe = true,
+            Self::Frantic => frantic(plan),
             Self::Refused | Self::NoProbe => {
                 plan.lie =
                     [Lie::TwoWinners, Lie::NoConditions, Lie::NoIfMatch, Lie::NoIfNoneMatch, Lie::StaleReads]
@@ -191,6 +197,13 @@ fn slow_answers(plan: &mut Plan) {
     plan.fault_rate = 60_000;
 }
 
+/// Many segments and bases, and somebody who collects all the time.
+fn frantic(plan: &mut Plan) {
+    plan.hurry(&Rng::new(plan.budget));
+    plan.large = 3;
+    plan.asks = true;
+}
+
 /// Clocks as far apart as they may be, and nothing that corrects them.
 fn far_clocks(plan: &mut Plan) {
     plan.dates = false;
@@ -203,7 +216,7 @@ fn far_clocks(plan: &mut Plan) {
 
 /// Every rule the engine can break.
 #[cfg(feature = "broken")]
-const ENGINE: [bucketq::broken::Broken; 19] = {
+const ENGINE: [bucketq::broken::Broken; 23] = {
     use bucketq::broken::Broken as B;
     [
         B::TimeoutIsFailure,
@@ -219,6 +232,10 @@ const ENGINE: [bucketq::broken::Broken; 19] = {
         B::FixedSegmentKey,
         B::MergeUnaligned,
         B::SegmentOfLostCommit,
+        B::CollectWithoutFloor,
+        B::ReferBelowFloor,
+        B::FloorBeforeStored,
+        B::FloorNewerThanReferences,
         B::TokenNotCompared,
         B::LeaseFromAnswer,
         B::NoSkewMargin,
@@ -246,6 +263,10 @@ fn engine(broken: bucketq::broken::Broken, plan: &mut Plan) {
             plan.large = 2;
             plan.options.tail = 2 * 1024;
         }
+        Broken::CollectWithoutFloor
+        | Broken::ReferBelowFloor
+        | Broken::FloorBeforeStored
+        | Broken::FloorNewerThanReferences => frantic(plan),
         // The first copy must land between the look and the resend.
         Broken::ConflictIsFailure => {
             plan.favour = Some(Fate::Late);

@@ -196,6 +196,7 @@ impl Client {
                 },
                 1 => self.insist(self.pause_or_resume(), None).await,
                 2 if self.rng.one_in(2) => self.insist(self.purge(), None).await,
+                3 if self.world.plan.asks && self.rng.one_in(2) => self.collect().await,
                 2..=6 => self.list().await,
                 _ => self.stats().await,
             };
@@ -234,6 +235,21 @@ impl Client {
         } else {
             Op::Requeue { id, run: Some(run) }
         })
+    }
+
+    /// Ask for a collection. An answer that says Corrupt is about what was read for it: the handle goes on.
+    async fn collect(&self) -> Halted {
+        let grace = if self.rng.one_in(2) { 0 } else { self.rng.spread(1, 10_000) };
+        self.world.bucket().asked_to_collect += 1;
+        self.world.count_call();
+        let answer = self.file.collect(std::time::Duration::from_millis(grace)).await;
+        let who = self.who;
+        self.world.note(|| format!("{who} collect with {grace} ms: {answer:?}"));
+        if let Err(error) = answer {
+            self.world.history().told_error(who, &error);
+            return error.kind() == Kind::Closed;
+        }
+        false
     }
 
     async fn stats(&self) -> Halted {

@@ -89,6 +89,7 @@ impl World {
         let clocks = clocks.collect::<Vec<_>>();
         let mut bucket = Bucket::new(plan.lie, plan.max_skew_ms);
         bucket.betray_after = plan.betrayal;
+        bucket.grace_ms = Some(plan.options.grace.as_millis() as i64);
         bucket.time_free = matches!(plan.wrong, Wrong::Ahead(_));
         bucket.stale_one_in = if plan.refusal { 2 } else { 12 };
         Arc::new(Self {

@@ -2,6 +2,7 @@
 //!
 //! Called by upload (writes them) and catchup (reads them).
 
+use crate::config::BaseCodec;
 use crate::error::{Error, Result};
 use crate::head::BaseRef;
 use crate::pages::{Image, PAGE, Pages};
@@ -12,11 +13,20 @@ pub const CODEC_NONE: u8 = 0;
 /// The image is one zstd frame.
 pub const CODEC_ZSTD: u8 = 1;
 
+/// The bytes of a base as this codec has them, and its number in the reference.
+pub fn coded(image: &Image, codec: BaseCodec) -> Result<(Vec<u8>, u8)> {
+    match codec {
+        BaseCodec::Zstd => Ok((encode(image)?, CODEC_ZSTD)),
+        BaseCodec::None => {
+            let mut plain = Vec::with_capacity(image.bytes() as usize);
+            image.write_to(&mut plain).map_err(internal)?;
+            Ok((plain, CODEC_NONE))
+        }
+    }
+}
+
 /// The bytes of a base, zstd level 1.
 pub fn encode(image: &Image) -> Result<Vec<u8>> {
-    let internal = |e: std::io::Error| {
-        Error::new(crate::error::Code::Internal, "a base could not be compressed").because(e)
-    };
     let mut encoder =
         zstd::Encoder::new(Vec::with_capacity(image.bytes() as usize / 4), 1).map_err(internal)?;
     encoder.set_pledged_src_size(Some(image.bytes())).map_err(internal)?;
@@ -25,6 +35,10 @@ pub fn encode(image: &Image) -> Result<Vec<u8>> {
     encoder.include_checksum(true).map_err(internal)?;
     image.write_to(&mut encoder).map_err(internal)?;
     encoder.finish().map_err(internal)
+}
+
+fn internal(e: std::io::Error) -> Error {
+    Error::new(crate::error::Code::Internal, "a base could not be compressed").because(e)
 }
 
 /// Read and verify the base that HEAD refers to by `r`; `what` is its key.

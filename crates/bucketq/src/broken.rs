@@ -30,6 +30,14 @@ pub enum Broken {
     MergeUnaligned,
     /// P17: a segment of a commit that lost is referred to all the same.
     SegmentOfLostCommit,
+    /// P14: whatever HEAD does not refer to is deleted, floor or not.
+    CollectWithoutFloor,
+    /// P13: an upload is referred to although it lies below the floor.
+    ReferBelowFloor,
+    /// P14: the floor counts before its commit is stored.
+    FloorBeforeStored,
+    /// P14: the floor is the newest, the references are those of an earlier HEAD.
+    FloorNewerThanReferences,
     /// P27: the lease token is not compared.
     TokenNotCompared,
     /// P26: the lease is counted from the answer.

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
+use futures_util::future::{FutureExt, try_join};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use crate::error::{Error, Result};
 use crate::head::{Head, SegmentRef};
@@ -14,6 +15,9 @@ use crate::record::Record;
 use crate::store::{Got, Store};
 use crate::wire::corrupt;
 use crate::{base, keys, segment};
+
+/// Segments fetched at once, beside the base: enough to fill a connection, few enough not to hold the log twice.
+const AT_ONCE: usize = 8;
 
 /// Why something HEAD refers to could not be had.
 #[derive(Debug)]
@@ -70,7 +74,9 @@ impl Source {
         }
         let mut out: Vec<Record> = vec![];
         let wanted = head.segments.iter().filter(|s| s.to >= from);
-        for part in try_join_all(wanted.map(|s| self.segment(head, s))).await? {
+        let wanted: Vec<_> = wanted.map(|s| self.segment(head, s).boxed()).collect();
+        let mut parts = stream::iter(wanted).buffered(AT_ONCE);
+        while let Some(part) = parts.try_next().await? {
             out.extend(part);
         }
         out.extend(head.tail.iter().cloned());
@@ -87,16 +93,17 @@ impl Source {
 
     /// The whole database as of HEAD, and the records it was built with.
     pub async fn load(&self, head: &Head) -> Result<(Pages, Vec<Record>), Trouble> {
-        let mut pages = if head.base.len == 0 {
-            Pages::new()
-        } else {
-            let key = keys::base(&self.name, &head.file_id, head.base.seq, &head.base.rand);
-            base::decode(&key, &self.object(&key).await?, &head.base, self.max_pages)?
-        };
-        let Some(records) = self.records(head, head.base.seq + 1).await? else {
+        let key = keys::base(&self.name, &head.file_id, head.base.seq, &head.base.rand);
+        let base = async { if head.base.len == 0 { Ok(None) } else { self.object(&key).await.map(Some) } };
+        let (base, records) = try_join(base, self.records(head, head.base.seq + 1)).await?;
+        let Some(records) = records else {
             return Err(
                 corrupt(&keys::head(&self.name), "it does not hold every commit after its base").into()
             );
+        };
+        let mut pages = match base {
+            Some(bytes) => base::decode(&key, &bytes, &head.base, self.max_pages)?,
+            None => Pages::new(),
         };
         for r in &records {
             pages.apply(&r.delta(self.max_pages)?)?;

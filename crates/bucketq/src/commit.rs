@@ -2,18 +2,14 @@
 //!
 //! Called by the writer. Pure: P1, P2, P4, P13, P15 and P17 are kept here, nothing is sent.
 
+use std::time::Duration;
+
 use crate::broken::{self, Broken};
 use crate::config::Options;
 use crate::error::{Code, Error, Result};
-use crate::head::{BaseRef, Head, MAX_RETIRED, MAX_WRITERS, Retired, SegmentRef, WriterEntry};
+use crate::head::{BASE, BaseRef, Head, MAX_RETIRED, MAX_WRITERS, Retired, SEGMENT, SegmentRef, WriterEntry};
 use crate::pages::{Changes, Checksum};
 use crate::record::{CODEC_NONE, CODEC_ZSTD, Record};
-
-/// How long readers may hold on to what is no longer referred to (P14).
-pub const GRACE_MS: i64 = 24 * 3_600_000;
-
-const BASE: u8 = 1;
-const SEGMENT: u8 = 2;
 
 /// What identifies one attempt (P1).
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +31,24 @@ pub struct Fresh {
     pub base: Option<BaseRef>,
     /// A segment whose newest commit is settled, or is this one.
     pub segment: Option<SegmentRef>,
+}
+
+/// What a commit does for collection on its way (P15).
+#[derive(Clone, Debug)]
+pub struct Care {
+    /// How long an object stays after HEAD has dropped it.
+    pub grace: Duration,
+    /// The floor does not pass this commit: something of it is being uploaded.
+    pub below: u64,
+    /// Retired objects that are not there any more.
+    pub gone: Vec<Retired>,
+}
+
+impl Care {
+    /// For a first commit, which has nothing to care for.
+    pub fn none() -> Self {
+        Self { grace: Duration::MAX, below: 0, gone: vec![] }
+    }
 }
 
 /// The record of a commit with these changes.
@@ -65,9 +79,29 @@ pub fn record(
     })
 }
 
+/// What lies below the floor of the HEAD replaced may have been deleted since it was uploaded (P13).
+fn above_floor(known: &Head, seq: u64, options: &Options) -> bool {
+    seq >= known.gc_floor || broken::is(options, Broken::ReferBelowFloor)
+}
+
+/// Whether a commit at this time could move the floor or its candidate on, and with it make anything collectable now or
+/// a grace period later.
+pub fn floor_can_rise(known: &Head, now_ms: i64, grace: Duration) -> bool {
+    if grace.is_zero() {
+        // What was dropped by the commit that set the floor goes only after the next one.
+        return known.gc_floor < known.commit_seq || known.retired.iter().any(|r| r.at >= known.gc_floor);
+    }
+    known.gc_floor < known.commit_seq && is_over(known, now_ms, grace)
+}
+
+fn is_over(head: &Head, now_ms: i64, grace: Duration) -> bool {
+    let grace_ms = i64::try_from(grace.as_millis()).unwrap_or(i64::MAX);
+    now_ms.saturating_sub(head.floor_candidate_ms) >= grace_ms
+}
+
 /// Whether HEAD may refer to this base for the first time (P13, P17).
 pub fn base_fits(known: &Head, fresh: &BaseRef, options: &Options) -> bool {
-    fresh.seq >= known.gc_floor
+    above_floor(known, fresh.seq, options)
         && fresh.seq <= known.commit_seq
         && (fresh.seq > known.base.seq || broken::is(options, Broken::OlderBaseReplaces))
 }
@@ -75,7 +109,7 @@ pub fn base_fits(known: &Head, fresh: &BaseRef, options: &Options) -> bool {
 /// Whether HEAD may refer to this segment for the first time (P13, P17 as extended by decision 7): what it covers is
 /// whole segments followed by inline records.
 pub fn segment_fits(known: &Head, fresh: &SegmentRef, newest: u64, options: &Options) -> bool {
-    if fresh.to < known.gc_floor || fresh.to > newest || fresh.to <= known.base.seq {
+    if !above_floor(known, fresh.to, options) || fresh.to > newest || fresh.to <= known.base.seq {
         return false;
     }
     if broken::is(options, Broken::MergeUnaligned) {
@@ -93,7 +127,14 @@ pub fn segment_fits(known: &Head, fresh: &SegmentRef, newest: u64, options: &Opt
 }
 
 /// The HEAD that `record` makes of `known`. `fresh` has been checked against `known`.
-pub fn next(known: &Head, a: &Attempt, record: &Record, fresh: Fresh, options: &Options) -> Head {
+pub fn next(
+    known: &Head,
+    a: &Attempt,
+    record: &Record,
+    fresh: Fresh,
+    care: &Care,
+    options: &Options,
+) -> Head {
     let seq = known.commit_seq + 1;
     let mut head = Head {
         format: crate::head::FORMAT,
@@ -106,6 +147,7 @@ pub fn next(known: &Head, a: &Attempt, record: &Record, fresh: Fresh, options: &
         ..known.clone()
     };
     head.tail.push(record.clone());
+    head.retired.retain(|r| !care.gone.contains(r));
     if let Some(s) = fresh.segment {
         adopt_segment(&mut head, s, seq);
     }
@@ -116,12 +158,18 @@ pub fn next(known: &Head, a: &Attempt, record: &Record, fresh: Fresh, options: &
         head.retired.drain(..head.retired.len() - MAX_RETIRED);
     }
     remember(&mut head, a, seq, options);
-    if a.commit_ms.saturating_sub(head.floor_candidate_ms) >= GRACE_MS {
-        head.gc_floor = head.gc_floor.max(head.floor_candidate);
-        head.floor_candidate = seq;
-        head.floor_candidate_ms = a.commit_ms;
-    }
+    rotate(&mut head, a.commit_ms, care);
     head
+}
+
+/// Move the floor, when its time has come (P15): to where HEAD stood a grace period ago, which without one is here.
+fn rotate(head: &mut Head, commit_ms: i64, care: &Care) {
+    if is_over(head, commit_ms, care.grace) {
+        let floor = if care.grace.is_zero() { head.commit_seq } else { head.floor_candidate };
+        head.gc_floor = head.gc_floor.max(floor.min(care.below));
+        head.floor_candidate = head.commit_seq;
+        head.floor_candidate_ms = commit_ms;
+    }
 }
 
 /// The HEAD that begins a new lineage: this base, which is above every commit known, and no log (P23).

@@ -106,6 +106,16 @@ pub enum Fsync {
     Never,
 }
 
+/// How a base is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BaseCodec {
+    /// One zstd frame: the smallest, and what others read with `zstd -d` first.
+    #[default]
+    Zstd,
+    /// As it is: whoever downloads it has a SQLite file.
+    None,
+}
+
 /// How a queue file is opened.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -135,6 +145,13 @@ pub struct Options {
     pub tail: usize,
     /// HEAD stays under this size: a PUT of it still costs one round trip.
     pub max_head: usize,
+    /// A log shorter than this gets no base, in bytes; beyond it, a base follows whenever the log is longer than the last.
+    pub base_after: u64,
+    /// How this process stores the bases it writes.
+    pub base_codec: BaseCodec,
+    /// What HEAD no longer refers to stays for this long, for those who are still reading it. At least `deadline`. A
+    /// reader who is slower starts over; nothing else rests on it.
+    pub grace: Duration,
     /// A claim on a queue file without work asks the store this often at first ...
     pub poll_min: Duration,
     /// ... and this often after a while.
@@ -173,6 +190,9 @@ impl Default for Options {
             mailbox: 10_000,
             tail: 32 * 1024,
             max_head: 128 * 1024,
+            base_after: 512 * 1024,
+            base_codec: BaseCodec::default(),
+            grace: Duration::from_hours(24),
             poll_min: Duration::from_millis(200),
             poll_max: Duration::from_secs(5),
             mode: Mode::default(),
@@ -214,6 +234,14 @@ impl Options {
         }
         if self.tail < 1024 || self.max_head < self.tail + 20 * 1024 || self.max_head > 1024 * 1024 {
             return bad("tail is at least 1 KiB and max_head at least 20 KiB more, at most 1 MiB");
+        }
+        if self.base_after < 4096 {
+            return bad("base_after is at least 4 KiB");
+        }
+        if self.grace < self.deadline || self.grace > Duration::from_hours(24 * 366) {
+            return bad(
+                "grace is at least the deadline, so that who has read HEAD finds what it names, and at most a year",
+            );
         }
         if self.poll_min.is_zero() || self.poll_max < self.poll_min {
             return bad("poll_min is more than zero and at most poll_max");

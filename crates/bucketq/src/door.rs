@@ -22,7 +22,7 @@ use crate::env::Env;
 use crate::error::{Code, Error, Kind, Result};
 use crate::metrics::Counters;
 use crate::op::{Held, Op, Outcome};
-use crate::query::{Answer, Exported, Query};
+use crate::query::{Answer, Collected, Exported, Query};
 
 /// What an op did, in which commit.
 #[derive(Clone, Debug, PartialEq)]
@@ -160,6 +160,27 @@ pub(crate) struct Question {
     pub reply: oneshot::Sender<Result<Answer>>,
 }
 
+/// What became of a request to collect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// The floor stands; what is below it is being deleted.
+    Deleting,
+    /// A smaller base is being written first: ask again when it is there.
+    Base,
+}
+
+/// A collection somebody asks for, with where the answers go: one when it has begun, one when all is done.
+#[derive(Debug)]
+pub(crate) struct Collection {
+    pub grace: Duration,
+    /// A base may be written first if that leaves less.
+    pub tidy: bool,
+    pub stage: Arc<Stage>,
+    pub arrived: Instant,
+    pub begun: oneshot::Sender<Result<Begun>>,
+    pub reply: oneshot::Sender<Result<Collected>>,
+}
+
 /// A settled image wanted as a file of this machine.
 #[derive(Debug)]
 pub(crate) struct Export {
@@ -175,6 +196,7 @@ pub(crate) struct Export {
 pub(crate) enum Mail {
     Op(Slot),
     Ask(Question),
+    Collect(Collection),
     Export(Export),
     HandBack(Vec<Held>),
     Task(Task, oneshot::Sender<Result<Told>>),
@@ -191,6 +213,8 @@ pub(crate) struct Shared {
     /// The writer has stopped writing for good: a new opening gets a new one.
     dead: AtomicBool,
     unsynced: Mutex<Unsynced>,
+    /// True while a base is being written.
+    pub base_under_way: watch::Sender<bool>,
 }
 
 impl Shared {
@@ -201,6 +225,7 @@ impl Shared {
             trouble: Mutex::new(None),
             dead: AtomicBool::new(false),
             unsynced: Mutex::default(),
+            base_under_way: watch::Sender::new(false),
         }
     }
 
@@ -262,12 +287,7 @@ impl fmt::Debug for Door {
 impl Door {
     /// Send an op and wait for its answer, at most the deadline after what it may wait itself.
     pub async fn call(self: &Arc<Self>, work: Work, wait: Wait) -> Result<Done> {
-        if self.options.read_only {
-            return Err(Error::new(
-                Code::ReadOnly,
-                "this handle only looks: open the queue file without the option read_only to change it",
-            ));
-        }
+        self.refuse_if_read_only()?;
         let arrived = self.env.monotonic();
         let give_up = match wait {
             Wait::No => Some(arrived + self.options.deadline),
@@ -315,6 +335,16 @@ impl Door {
         }
     }
 
+    fn refuse_if_read_only(&self) -> Result<()> {
+        if !self.options.read_only {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::ReadOnly,
+            "this handle only looks: open the queue file without the option read_only to change it",
+        ))
+    }
+
     /// Send a query and wait for its answer.
     pub async fn ask(self: &Arc<Self>, query: Query, max_age: Option<Duration>) -> Result<Answer> {
         let arrived = self.env.monotonic();
@@ -333,6 +363,37 @@ impl Door {
         let (tx, rx) = oneshot::channel();
         self.tx.send(Mail::Task(task, tx)).map_err(|_| gone())?;
         rx.await.map_err(|_| gone())?
+    }
+
+    /// Have what nothing refers to deleted. The deadline is for the floor; the deletes take as long as they take, and
+    /// go on if the caller leaves.
+    pub async fn collect(self: &Arc<Self>, grace: Duration) -> Result<Collected> {
+        self.refuse_if_read_only()?;
+        let arrived = self.env.monotonic();
+        let _place = Place::take(self)?;
+        let stage = Arc::new(Stage::default());
+        let deadline = self.env.sleep(self.options.deadline);
+        let mut under_way = self.shared.base_under_way.subscribe();
+        let begin = async {
+            let mut tidy = grace.is_zero();
+            loop {
+                // A base on its way into HEAD is what makes the old one garbage.
+                let _ = under_way.wait_for(|under_way| !under_way).await;
+                let ((begun, told), (reply, done)) = (oneshot::channel(), oneshot::channel());
+                let order = Collection { grace, tidy, stage: Arc::clone(&stage), arrived, begun, reply };
+                self.tx.send(Mail::Collect(order)).map_err(|_| gone())?;
+                if told.await.map_err(|_| gone())?? == Begun::Deleting {
+                    return Ok(done);
+                }
+                tidy = false;
+            }
+        };
+        let done = tokio::select! {
+            biased;
+            done = begin => done?,
+            () = deadline => return Err(self.gave_up(&stage)),
+        };
+        done.await.map_err(|_| gone())?
     }
 
     /// Write the newest settled state to a file.

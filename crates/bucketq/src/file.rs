@@ -18,7 +18,9 @@ use crate::job::{JobId, New, Payload, State};
 use crate::local::Dir;
 use crate::metrics::Metrics;
 use crate::op::{Held, Op, Outcome};
-use crate::query::{Answer, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, Stats};
+use crate::query::{
+    Answer, Collected, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, Stats,
+};
 use crate::queue::Queue;
 use crate::registry;
 use crate::store::Store;
@@ -216,6 +218,13 @@ impl QueueFile {
     /// the number of the commit that settled it.
     pub async fn settle(&self) -> Result<u64> {
         Ok(self.door()?.call(Work::Fence, Wait::No).await?.commit_seq)
+    }
+
+    /// Delete what the queue file no longer needs and has not needed for `grace`, with a commit that raises the floor
+    /// if that takes one. It happens by itself once a [`grace`](Options::grace) period while there are commits; this is
+    /// for doing it now. With zero everything goes: safe for writers, while who is still reading starts over.
+    pub async fn collect(&self, grace: Duration) -> Result<Collected> {
+        self.door()?.collect(grace).await
     }
 
     /// What the writer behind this handle has done.

@@ -24,6 +24,10 @@ pub const MAX_SEGMENTS: usize = 64;
 pub const MAX_WRITERS: usize = 256;
 /// Retired keys HEAD lists (P15); older ones are left to the search for orphans.
 pub const MAX_RETIRED: usize = 64;
+/// [`Retired::kind`] of a base.
+pub const BASE: u8 = 1;
+/// [`Retired::kind`] of a segment.
+pub const SEGMENT: u8 = 2;
 
 /// A reference to a full image. `len` 0 means the empty database, of which there is no object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,7 +77,7 @@ pub struct WriterEntry {
 /// A key no longer referred to, with the commit that dropped it (P15).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retired {
-    /// 1 base, 2 segment.
+    /// [`BASE`] or [`SEGMENT`].
     pub kind: u8,
     /// First commit of a segment; 0 for a base.
     pub from: u64,

@@ -1,5 +1,7 @@
 //! The names of the objects of a queue file. No key is ever a path prefix of another (P12).
 
+use crate::head::{BASE, Retired};
+
 /// First four bytes of the file id as eight hexadecimal digits.
 pub fn file8(file_id: &[u8; 16]) -> String {
     hex(&file_id[..4])
@@ -28,6 +30,83 @@ pub fn prefix(name: &str) -> String {
 /// The deltas of commits `from` to `to`.
 pub fn segment(name: &str, file_id: &[u8; 16], from: u64, to: u64, rand: &[u8; 8]) -> String {
     format!("{name}.seg-{}-{from:016x}-{to:016x}-{}", file8(file_id), hex(rand))
+}
+
+/// What an object beside HEAD is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// See [`base`].
+    Base {
+        /// The commit it shows.
+        seq: u64,
+        /// The random part.
+        rand: [u8; 8],
+    },
+    /// See [`segment`].
+    Segment {
+        /// First commit.
+        from: u64,
+        /// Last commit.
+        to: u64,
+        /// The random part.
+        rand: [u8; 8],
+    },
+}
+
+/// What a key says: whose the object is, and what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// The beginning of the file id, as [`file8`] gives it.
+    pub file8: String,
+    /// What it is.
+    pub object: Object,
+}
+
+/// What the key of a base or a segment of this name says; none for every other key, HEAD's included.
+pub fn parse(name: &str, key: &str) -> Option<Named> {
+    let rest = key.strip_prefix(name)?.strip_prefix('.')?;
+    let parts: Vec<&str> = rest.split('-').collect();
+    let digits = |text: &str, n: usize| {
+        text.len() == n && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let number = |text: &str| digits(text, 16).then(|| u64::from_str_radix(text, 16).ok()).flatten();
+    let (file8, object) = match parts[..] {
+        ["base", file8, seq, rand] => {
+            (file8, Object::Base { seq: number(seq)?, rand: number(rand)?.to_be_bytes() })
+        }
+        ["seg", file8, from, to, rand] => {
+            let rand = number(rand)?.to_be_bytes();
+            (file8, Object::Segment { from: number(from)?, to: number(to)?, rand })
+        }
+        _ => return None,
+    };
+    digits(file8, 8).then(|| Named { file8: file8.to_owned(), object })
+}
+
+impl Object {
+    /// Its key.
+    pub fn key(&self, name: &str, file_id: &[u8; 16]) -> String {
+        match self {
+            Self::Base { seq, rand } => base(name, file_id, *seq, rand),
+            Self::Segment { from, to, rand } => segment(name, file_id, *from, *to, rand),
+        }
+    }
+
+    /// The commit that decides by the floor whether the object may go (P13, P14).
+    pub fn seq(&self) -> u64 {
+        match *self {
+            Self::Base { seq, .. } | Self::Segment { to: seq, .. } => seq,
+        }
+    }
+}
+
+impl From<Retired> for Object {
+    fn from(r: Retired) -> Self {
+        match r.kind {
+            BASE => Self::Base { seq: r.seq, rand: r.rand },
+            _ => Self::Segment { from: r.from, to: r.seq, rand: r.rand },
+        }
+    }
 }
 
 /// Hexadecimal digits.

@@ -14,7 +14,8 @@
 //! # Where things are
 //! Nouns: [`job`], [`lease`], [`op`], [`query`], [`error`], [`mod@env`], [`config`]. State: `pages`, `db`. Bytes:
 //! [`store`]. What lies in the bucket: `head`, `record`, `segment`, `base`, `wire`, `keys`. Joining both: `commit`,
-//! `settle`, `catchup`, `upload`, `time`, `writer`. Doors: `door`, `registry`, `file`, `claim`, `queue`.
+//! `settle`, `catchup`, `upload`, `gc`, `time`, `writer`. Doors: `door`, `registry`, `file`, `claim`, `queue`,
+//! `keeper`, `finished`.
 //!
 //! docs/architecture.md is the same map with its borders; docs/format.md has every byte.
 
@@ -31,8 +32,11 @@ mod door;
 pub mod env;
 pub mod error;
 mod file;
+mod finished;
+mod gc;
 pub mod head;
 pub mod job;
+mod keeper;
 pub mod keys;
 pub mod lease;
 pub mod local;
@@ -60,11 +64,12 @@ pub use env::Env;
 pub use error::{Code, Error, Kind, Result};
 pub use file::QueueFile;
 pub use job::{Backoff, Dedup, DedupScope, Job, JobId, New, Payload, State, When};
+pub use keeper::{Keeper, Kept};
 pub use lease::{Lease, Token};
 pub use metrics::Metrics;
 pub use op::{Enqueued, Held, Op, Outcome, Queues};
 pub use operate::{check, restore};
-pub use query::{Answer, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, Stats};
+pub use query::{Answer, Collected, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, Stats};
 pub use queue::Queue;
 
 // The README's example compiles, or the tests fail.

@@ -104,6 +104,22 @@ pub struct Stats {
     pub free_pages: u64,
 }
 
+/// What a collection did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Collected {
+    /// Objects deleted.
+    pub objects: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    /// Objects that HEAD does not refer to and that are still there: too young, on their way into HEAD, or not deleted
+    /// because the store refused.
+    pub left: u64,
+    /// Bytes of those.
+    pub left_bytes: u64,
+    /// What belongs to commits before this one could be deleted.
+    pub floor: u64,
+}
+
 /// One commit of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Commit {

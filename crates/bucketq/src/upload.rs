@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::broken::{self, Broken};
@@ -11,7 +12,7 @@ use crate::config::{Host, Options};
 use crate::env::Env;
 use crate::error::{Code, Error, Result};
 use crate::head::{BaseRef, Head, SegmentRef};
-use crate::pages::Image;
+use crate::pages::{Image, PAGE};
 use crate::record::Record;
 use crate::store::Store;
 use crate::wire::hash;
@@ -21,8 +22,8 @@ use crate::{base, keys, segment};
 const KEEP: usize = 16 * 1024 * 1024;
 /// No merged segment is larger: it bounds memory and what one reader has to fetch at once.
 const MERGED_MAX: u64 = 4 * 1024 * 1024;
-/// A log shorter than this needs no base, however small the base is.
-const LOG_MIN: u64 = 512 * 1024;
+/// A base so many times larger than the database gives way to a new one: the queue file was drained.
+const SHRUNK: u64 = 2;
 /// Segments at which a base is made although the log is short.
 const SEGMENTS_HIGH: usize = 48;
 
@@ -45,13 +46,31 @@ pub struct Uploads {
     recent_bytes: usize,
     segment: Option<SegmentTask>,
     ready: Option<(SegmentRef, [u8; 16])>,
-    base: Option<JoinHandle<Result<BaseRef>>>,
+    /// The commit of the base under way.
+    base: Option<(u64, JoinHandle<Result<BaseRef>>)>,
     ready_base: Option<BaseRef>,
+    /// True while a base is under way.
+    under_way: watch::Sender<bool>,
+}
+
+/// Said by a base under way: that it is, and however it ends, that it is no more.
+struct UnderWay(watch::Sender<bool>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.send_replace(false);
+    }
 }
 
 impl Uploads {
     /// No uploads yet.
-    pub fn new(store: Arc<dyn Store>, name: &str, options: Arc<Options>, env: Env) -> Self {
+    pub fn new(
+        store: Arc<dyn Store>,
+        name: &str,
+        options: Arc<Options>,
+        env: Env,
+        under_way: watch::Sender<bool>,
+    ) -> Self {
         Self {
             store,
             name: name.to_owned(),
@@ -63,6 +82,7 @@ impl Uploads {
             ready: None,
             base: None,
             ready_base: None,
+            under_way,
         }
     }
 
@@ -104,7 +124,7 @@ impl Uploads {
                 Err(error) => result = Err(error),
             }
         }
-        if self.base.as_ref().is_some_and(JoinHandle::is_finished) {
+        if self.base.as_ref().is_some_and(|(_, task)| task.is_finished()) {
             self.wait_for_base().await;
         }
         result
@@ -112,7 +132,7 @@ impl Uploads {
 
     /// Wait for the base on its way, if there is one.
     pub async fn wait_for_base(&mut self) {
-        if let Some(task) = self.base.take() {
+        if let Some((_, task)) = self.base.take() {
             match joined(task.await) {
                 Ok(made) => self.ready_base = Some(made),
                 Err(error) => tracing::warn!(%error, "a base could not be written; it is tried again later"),
@@ -202,11 +222,29 @@ impl Uploads {
         (skip + n <= self.recent.len()).then(|| self.recent.range(skip..skip + n).cloned().collect())
     }
 
-    /// Whether it is time for a base: the log has grown as long as the base, or has too many parts.
+    /// The commit whose base is under way: a floor beyond it would waste the upload.
+    pub fn base_under_way(&self) -> Option<u64> {
+        self.base.as_ref().map(|(seq, _)| *seq)
+    }
+
+    /// Whether it is time for a base: the log has grown as long as the base, or has too many parts, or the base is much
+    /// larger than what it is a base of.
     pub fn wants_base(&self, head: &Head) -> bool {
         self.base.is_none()
             && self.ready_base.is_none()
-            && (head.log_len() > LOG_MIN.max(head.base.len) || head.segments.len() >= SEGMENTS_HIGH)
+            && (head.log_len() > self.options.base_after.max(head.base.len)
+                || head.segments.len() >= SEGMENTS_HIGH
+                || head.base.len
+                    > self.options.base_after.max(SHRUNK * u64::from(head.page_count) * PAGE as u64))
+    }
+
+    /// Whether a base made now is certain to leave clearly less in the bucket than there is, for who asks for little.
+    pub fn worth_a_base(&self, head: &Head) -> bool {
+        let whole = u64::from(head.page_count) * PAGE as u64;
+        self.base.is_none()
+            && self.ready_base.is_none()
+            && head.base.seq < head.commit_seq
+            && head.base.len + head.log_len() > whole + self.options.base_after / 8
     }
 
     /// Start writing a base of this settled image.
@@ -215,18 +253,23 @@ impl Uploads {
         let key = keys::base(&self.name, &file_id, seq, &rand);
         let store = Arc::clone(&self.store);
         let inline = self.options.host == Host::CurrentRuntime;
-        self.base = Some(tokio::spawn(async move {
+        let codec = self.options.base_codec;
+        let encode = move || {
+            let (body, codec) = base::coded(&image, codec)?;
+            let made = BaseRef { seq, rand, codec, len: body.len() as u64, hash: hash(&body) };
+            Ok((made, body))
+        };
+        self.under_way.send_replace(true);
+        let under_way = UnderWay(self.under_way.clone());
+        let task = tokio::spawn(async move {
+            let _until_the_end = under_way;
             // A simulation must not depend on when a thread gets its turn.
-            let body = if inline {
-                base::encode(&image)?
-            } else {
-                joined(tokio::task::spawn_blocking(move || base::encode(&image)).await)?
-            };
-            let made =
-                BaseRef { seq, rand, codec: base::CODEC_ZSTD, len: body.len() as u64, hash: hash(&body) };
+            let (made, body) =
+                if inline { encode()? } else { joined(tokio::task::spawn_blocking(encode).await)? };
             store.put_new(&key, body.into()).await?;
             Ok(made)
-        }));
+        });
+        self.base = Some((seq, task));
     }
 
     fn rand(&self) -> [u8; 8] {

@@ -157,7 +157,10 @@ pub async fn hunt(plan: &Plan, place: &Place) -> Result<Found> {
             look(place, &mut found).await?;
         }
     }
-    victims.into_iter().for_each(|v| v.kill(&ledger));
+    for victim in victims {
+        victim.kill(&ledger);
+        found.kills += 1;
+    }
     look(place, &mut found).await?;
     let file = QueueFile::open(&place.url, options.clone()).await?;
     // What was under way may still land; a commit settles that (P10).

@@ -197,7 +197,9 @@ impl Victim {
         let (names, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().unzip();
         let lies = self.orders.lie == Some(Lie::Early);
         if lies {
-            names.iter().for_each(|name| say(&format!("E {name}")));
+            for name in &names {
+                say(&format!("E {name}"));
+            }
         }
         let queue = self.file.queue(&self.queue())?;
         let enqueued = queue.enqueue_many(jobs).await?;

@@ -14,7 +14,7 @@ use crate::job::{Dedup, DedupScope, JobId, New, State, When};
 use crate::op::Enqueued;
 
 /// Bytes a job takes beside its payload, headers and names, its index entries included: rather too many.
-const JOB_BYTES: usize = 640;
+const JOB_BYTES: usize = 320;
 /// Bytes of a page that hold data when b-trees are filled as badly as they get.
 const USABLE: i64 = 2048;
 /// Expired dedup keys that one enqueue clears away.

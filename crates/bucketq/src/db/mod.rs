@@ -18,6 +18,7 @@ mod queues;
 mod read;
 mod row;
 mod settle;
+mod shrink;
 mod sound;
 
 use rusqlite::Connection;
@@ -69,6 +70,8 @@ pub struct Db {
     max_pages: Option<u32>,
     /// Jobs that earlier transactions of the same commit have put at the end.
     ordinal: i64,
+    /// Rows this connection had changed when the transaction began.
+    changed: u64,
 }
 
 /// What is remembered between ops: all of it can be read again from the pages.
@@ -140,6 +143,7 @@ impl Db {
             poisoned: false,
             max_pages: None,
             ordinal: 0,
+            changed: 0,
         };
         let version = db.schema_version()?;
         if version < 1 {
@@ -184,6 +188,7 @@ impl Db {
         self.open = true;
         self.cache.ordinal = self.ordinal;
         self.cache.room = 0;
+        self.changed = self.conn.total_changes();
         Ok(())
     }
 
@@ -216,12 +221,16 @@ impl Db {
         })
     }
 
-    /// Write the counts and make the transaction final.
+    /// Write the counts, give back some free pages and make the transaction final.
     pub fn commit(&mut self) -> Result<()> {
         if self.poisoned {
             return Err(Error::new(Code::Internal, "the transaction failed: only a rollback is left"));
         }
-        let done = self.cache.lines.flush(&self.conn).map_err(from_sqlite).and_then(|()| self.run("COMMIT"));
+        let last = |db: &mut Self| {
+            db.cache.lines.flush(&db.conn)?;
+            shrink::shrink(&db.conn, db.conn.total_changes() - db.changed)
+        };
+        let done = last(self).map_err(from_sqlite).and_then(|()| self.run("COMMIT"));
         self.poisoned = done.is_err();
         self.open &= done.is_err();
         done

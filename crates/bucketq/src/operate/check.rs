@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::named::{Named, Object, parse};
 use super::report::{Problem, Report};
 use crate::catchup::Source;
 use crate::config::Options;
@@ -14,7 +13,7 @@ use crate::db::{self, Db};
 use crate::env::Env;
 use crate::error::{Code, Error, Kind, Result};
 use crate::head::{BaseRef, Head, SegmentRef};
-use crate::keys;
+use crate::keys::{self, Named, Object};
 use crate::pages::{PAGE, PageFile, Pages};
 use crate::record::Record;
 use crate::store::{Got, Store, StoreUrl, open_store};
@@ -276,7 +275,7 @@ impl Checking<'_> {
         let ours = head.map(|h| keys::file8(&h.file_id));
         let mut left = vec![];
         for object in listed {
-            let Some(Named { file8, object: named }) = parse(&self.source.name, &object.key) else {
+            let Some(Named { file8, object: named }) = keys::parse(&self.source.name, &object.key) else {
                 continue;
             };
             if ours.as_ref().is_none_or(|ours| *ours == file8) {
@@ -371,7 +370,7 @@ fn schema_differs(db: &Db) -> Result<Vec<db::Unsound>> {
 /// An object that nothing vouches for, by what it says of itself.
 fn alone(bytes: &Bytes, object: Object, max_pages: u32) -> Result<()> {
     match object {
-        Object::Base { seq } => {
+        Object::Base { seq, .. } => {
             let codec =
                 if bytes.starts_with(b"SQLite format 3\0") { base::CODEC_NONE } else { base::CODEC_ZSTD };
             let r = BaseRef { seq, rand: [0; 8], codec, len: bytes.len() as u64, hash: hash(bytes) };
@@ -380,7 +379,7 @@ fn alone(bytes: &Bytes, object: Object, max_pages: u32) -> Result<()> {
                 Err(Error::new(Code::Corrupt, format!("{}, but not: {}", u.rule, u.what)))
             })
         }
-        Object::Segment { from, to } => {
+        Object::Segment { from, to, .. } => {
             let r =
                 SegmentRef { from, to, rand: [0; 8], codec: 0, len: bytes.len() as u32, hash: hash(bytes) };
             let ids = bytes.get(16..48).and_then(|ids| ids.split_first_chunk::<16>());

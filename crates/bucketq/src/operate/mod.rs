@@ -6,7 +6,6 @@
 mod check;
 mod history;
 mod image;
-mod named;
 mod report;
 mod restore;
 

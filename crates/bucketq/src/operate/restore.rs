@@ -10,7 +10,6 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::image::{self, Sound};
-use super::named::parse;
 use super::report::Tally;
 use crate::commit::{self, Attempt};
 use crate::config::Options;
@@ -214,7 +213,7 @@ impl Restoring {
         let mut known = self.sound.newest.max(head.map_or(0, |h| h.commit_seq));
         let mut foreign = Tally::default();
         for object in listed {
-            let Some(named) = parse(&self.place.name, &object.key) else { continue };
+            let Some(named) = keys::parse(&self.place.name, &object.key) else { continue };
             known = known.max(named.object.seq());
             let mine = |id: &[u8; 16]| keys::file8(id) == named.file8;
             let kept = head.is_some_and(|h| mine(&h.file_id));

@@ -57,8 +57,9 @@ pub async fn probe(
         return Err(Error::invalid("a probe needs a store, two writers and a round"));
     }
     let begun = env.monotonic();
-    let key = format!("{name}.probe-{:032x}", u128::from_le_bytes(env.bytes()));
-    let mut probe = Probe { stores, env, key, writers, bodies: 0, conflicts: 0, unanswered: 0 };
+    let key = fresh_key(name, env);
+    let mut probe =
+        Probe { stores, env, name, key, writers, bodies: 0, conflicts: 0, unanswered: 0, open: false };
     let verdict = probe.run(rounds).await;
     // Litter is better than hiding the verdict.
     if let Err(error) = stores[0].delete(&probe.key).await {
@@ -78,11 +79,18 @@ pub async fn probe(
 struct Probe<'a> {
     stores: &'a [Arc<dyn Store>],
     env: &'a Env,
+    name: &'a str,
     key: String,
     writers: u32,
     bodies: u64,
     conflicts: u64,
     unanswered: u64,
+    /// A write to this key was not answered: it may arrive at any time.
+    open: bool,
+}
+
+fn fresh_key(name: &str, env: &Env) -> String {
+    format!("{name}.probe-{:032x}", u128::from_le_bytes(env.bytes()))
 }
 
 /// What stands in the store: the probe's own account of it.
@@ -98,6 +106,8 @@ impl Probe<'_> {
         let last = self.replace(first).await?;
         self.replace_what_is_gone(last).await?;
         for round in 1..=rounds {
+            // What an earlier round left unanswered must not disturb this one.
+            (self.key, self.open) = (fresh_key(self.name, self.env), false);
             let created = self.race(None, round).await?;
             let replaced = self.race(Some(created), round).await?;
             self.remove(&replaced).await?;
@@ -172,7 +182,7 @@ impl Probe<'_> {
                     Put::Stored { version, .. } => won.push(Standing { body, version }),
                     Put::Conflict => refused += 1,
                     Put::Unknown { error, retry_after, .. } => {
-                        self.unanswered += 1;
+                        (self.unanswered, self.open) = (self.unanswered + 1, true);
                         wait = wait.max(retry_after.unwrap_or_default());
                         trouble = Some(error);
                     }
@@ -205,7 +215,7 @@ impl Probe<'_> {
                 (Got::Absent { .. }, None) => {}
                 (Got::Object { version, .. }, Some(standing)) if version == standing.version => {}
                 // An unanswered write landed: the race is over, though nobody was told.
-                (Got::Object { bytes, version, .. }, _) if trouble.is_some() => {
+                (Got::Object { bytes, version, .. }, _) if self.open => {
                     return Ok(Standing { body: bytes, version });
                 }
                 _ => {
@@ -221,6 +231,8 @@ impl Probe<'_> {
         self.store(0).delete(&self.key).await?;
         match self.store(1).get(&self.key, Some(&standing.version)).await? {
             Got::Absent { .. } => Ok(()),
+            // Perhaps it arrived only now.
+            _ if self.open => Ok(()),
             _ => Err(self.refuse("it still shows an object right after its deletion")),
         }
     }

@@ -140,6 +140,7 @@ impl Writer {
         match mail {
             Mail::Op(slot) => work.slots.push(slot),
             Mail::Ask(question) => work.questions.push(question),
+            Mail::Collect(order) => work.collections.push(order),
             Mail::Export(export) => work.exports.push(export),
             Mail::Flush(done) => work.flushes.push(done),
             Mail::Task(task, reply) => work.tasks.push((task, reply)),

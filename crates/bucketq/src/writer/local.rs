@@ -55,7 +55,7 @@ impl Writer {
 
     /// Ops and questions from the local state, then what was asked about the directory as a whole.
     pub(super) async fn local_turn(&mut self, work: Work) {
-        let Work { slots, questions, exports, flushes, tasks, poll } = work;
+        let Work { slots, questions, exports, collections, flushes, tasks, poll } = work;
         let is_fence = |slot: &Slot| matches!(slot.work, door::Work::Fence);
         let (fences, slots): (Vec<Slot>, Vec<Slot>) = slots.into_iter().partition(is_fence);
         self.run_locally(slots, questions, poll);
@@ -79,6 +79,11 @@ impl Writer {
             };
             self.tell_pending();
             let _ = reply.send(told);
+        }
+        for order in collections {
+            let no =
+                "collecting on request needs Durable mode: in Local mode it happens by itself, with syncs";
+            let _ = order.begun.send(Err(Error::invalid(no)));
         }
         for export in exports {
             self.export(export).await;
@@ -232,6 +237,7 @@ impl Writer {
         if let Some(local) = &mut self.local {
             local.stash.extend(fences.into_iter().map(Mail::Op));
             local.stash.extend(work.tasks.into_iter().map(|(task, reply)| Mail::Task(task, reply)));
+            local.stash.extend(work.collections.into_iter().map(Mail::Collect));
             local.stash.extend(work.exports.into_iter().map(Mail::Export));
             local.stash.extend(work.flushes.into_iter().map(Mail::Flush));
         }

@@ -120,9 +120,9 @@ impl Writer {
         record: &Record,
         abandoned: impl Fn(&Self) -> bool,
     ) -> Result<Verdict> {
-        let mut damaged = 0;
+        let (mut damaged, mut missed) = (0, None);
         for tries in 0.. {
-            match self.look_once(body, record).await {
+            match self.look_once(body, record, &mut missed).await {
                 Ok(verdict) => return Ok(verdict),
                 Err(error) if self.halted.is_some() => return Err(error),
                 Err(error) => {
@@ -139,10 +139,25 @@ impl Writer {
         Err(Error::new(Code::Internal, "settling never ends"))
     }
 
-    async fn look_once(&mut self, body: &Head, record: &Record) -> Result<Verdict> {
+    /// `missed` is the HEAD under which an object was missing last time.
+    async fn look_once(
+        &mut self,
+        body: &Head,
+        record: &Record,
+        missed: &mut Option<[u8; 16]>,
+    ) -> Result<Verdict> {
         let Some(seen) = self.read_head(|_| false).await? else { return Ok(Verdict::Unchanged) };
         let (known, k) = (self.chain.head.commit_seq, body.commit_seq);
-        let logged = self.logged(&seen.head, known, k).await?;
+        let logged = match self.logged(&seen.head, known, k).await {
+            Ok(logged) => logged,
+            Err(Trouble::Error(error)) => return Err(error),
+            // Collected since, if HEAD has moved on (P18): the next look tells.
+            Err(Trouble::Missing(key)) => {
+                let same = missed.replace(seen.head.commit_id) == Some(seen.head.commit_id);
+                let moved = || Error::new(Code::Unreachable, format!("{key} was collected meanwhile"));
+                return Err(if same { missing(&key) } else { moved() });
+            }
+        };
         let verdict = self.judge(body, &seen, logged)?;
         match verdict {
             Verdict::Unchanged => {
@@ -177,17 +192,18 @@ impl Writer {
     }
 
     /// The commit ids at `known` and at `k`, from the segments, where HEAD itself does not tell them.
-    pub(super) async fn logged(&mut self, head: &Head, known: u64, k: u64) -> Result<[Option<[u8; 16]>; 2]> {
+    pub(super) async fn logged(
+        &mut self,
+        head: &Head,
+        known: u64,
+        k: u64,
+    ) -> Result<[Option<[u8; 16]>; 2], Trouble> {
         let told = |seq: u64| seq > head.commit_seq || head.commit_id_at(seq).is_some();
         if told(known) && told(k) {
             return Ok([None, None]);
         }
         // The record after a commit tells its id too.
-        let records = match self.source.records(head, known + 1).await {
-            Ok(records) => records.unwrap_or_default(),
-            Err(Trouble::Missing(key)) => return Err(missing(&key)),
-            Err(Trouble::Error(error)) => return Err(error),
-        };
+        let records = self.source.records(head, known + 1).await?.unwrap_or_default();
         let after = |seq: u64| records.iter().find(|r| r.seq == seq + 1).map(|r| r.prev_commit_id);
         let at = |seq: u64| records.iter().find(|r| r.seq == seq).map(|r| r.commit_id);
         Ok([after(known), at(k).or_else(|| after(k))])
@@ -203,22 +219,14 @@ impl Writer {
 
     /// Bring the local state, which is settled, to what was seen. True if it moved.
     pub(super) async fn follow(&mut self, mut seen: Seen) -> Result<bool> {
-        let mut missed: Option<String> = None;
         for tries in 0.. {
             let known = self.chain.head.commit_seq;
             let logged = match self.logged(&seen.head, known, known).await {
                 Ok(logged) => logged[0],
-                Err(error) if missed.is_none() => {
-                    missed = Some(error.message().to_owned());
-                    match self.read_again(&seen).await? {
-                        Some(newer) => {
-                            seen = newer;
-                            continue;
-                        }
-                        None => return Err(error),
-                    }
+                Err(trouble) => {
+                    seen = self.after_trouble(seen, trouble, tries).await?;
+                    continue;
                 }
-                Err(error) => return Err(error),
             };
             settle::continues(&self.chain.head, &seen.head, logged, self.mine, self.id, &self.options)
                 .map_err(|e| self.halt(e))?;
@@ -232,21 +240,24 @@ impl Writer {
                     self.advanced(seen, &records);
                     return Ok(true);
                 }
-                // Collected since: HEAD must have moved on (P18).
-                Err(Trouble::Missing(key)) => match self.read_again(&seen).await? {
-                    Some(newer) => seen = newer,
-                    None => return Err(missing(&key)),
-                },
-                Err(Trouble::Error(error)) if error.kind() == Kind::Corrupt || tries >= 8 => {
-                    return Err(error);
-                }
-                Err(Trouble::Error(error)) => {
-                    self.shared.trouble(Some(error));
-                    back_off(&self.env, REREAD.0, REREAD.1, tries).await;
-                }
+                Err(trouble) => seen = self.after_trouble(seen, trouble, tries).await?,
             }
         }
         Ok(false)
+    }
+
+    /// What to follow after this: the HEAD that has come meanwhile, or once more the same.
+    async fn after_trouble(&mut self, seen: Seen, trouble: Trouble, tries: u32) -> Result<Seen> {
+        match trouble {
+            // Collected since: HEAD must have moved on (P18).
+            Trouble::Missing(key) => self.read_again(&seen).await?.ok_or_else(|| missing(&key)),
+            Trouble::Error(error) if error.kind() == Kind::Corrupt || tries >= 8 => Err(error),
+            Trouble::Error(error) => {
+                self.shared.trouble(Some(error));
+                back_off(&self.env, REREAD.0, REREAD.1, tries).await;
+                Ok(seen)
+            }
+        }
     }
 
     /// HEAD again, if it is another than the one seen.

@@ -2,10 +2,12 @@
 //!
 //! One writer per process and queue file; nothing else touches its pages. `gather` decides when a batch is complete,
 //! `turn` runs it and answers, `aside` starts what takes longer, `push` sends one attempt and settles it, `look` reads
-//! HEAD and follows it, `open` brings a writer to life, `local` and `sync` are Local mode; `wrong` breaks rules for the
-//! simulation. Nothing of an unsettled commit leaves this module (P11), and no commit to the store executes during a put.
+//! HEAD and follows it, `open` brings a writer to life, `local` and `sync` are Local mode; `collect` raises the floor and
+//! has garbage deleted; `wrong` breaks rules for the simulation. Nothing of an unsettled commit leaves this module (P11),
+//! and nothing that is to be published executes during a put.
 
 mod aside;
+mod collect;
 mod gather;
 mod local;
 mod look;
@@ -27,9 +29,10 @@ use tokio::time::Instant;
 use crate::catchup::Source;
 use crate::config::Options;
 use crate::db::{Db, Limits, Moment};
-use crate::door::{Export, Info, Mail, Question, Shared, Slot, Task, Told};
+use crate::door::{Collection, Export, Info, Mail, Question, Shared, Slot, Task, Told};
 use crate::env::Env;
 use crate::error::{Code, Error, Result};
+use crate::gc::Collector;
 use crate::head::Head;
 use crate::local::Settled;
 use crate::pages::{Changes, PAGE, PageFile};
@@ -52,6 +55,7 @@ struct Chain {
 struct Work {
     slots: Vec<Slot>,
     questions: Vec<Question>,
+    collections: Vec<Collection>,
     exports: Vec<Export>,
     flushes: Vec<oneshot::Sender<()>>,
     tasks: Vec<(Task, oneshot::Sender<Result<Told>>)>,
@@ -63,6 +67,7 @@ impl Work {
     fn is_empty(&self) -> bool {
         self.slots.is_empty()
             && self.questions.is_empty()
+            && self.collections.is_empty()
             && self.exports.is_empty()
             && self.flushes.is_empty()
             && self.tasks.is_empty()
@@ -87,6 +92,8 @@ struct Pace {
     looked_ms: i64,
     /// The newest foreign commit this writer met.
     foreign: Option<Instant>,
+    /// Commits since it last left others a gap.
+    since_gap: u32,
     /// Moving average of a record's size.
     record: usize,
     /// The largest record of late.
@@ -127,6 +134,9 @@ pub(crate) struct Writer {
     /// This writer's newest stored commit (P25).
     mine: Option<(u64, [u8; 16])>,
     uploads: Uploads,
+    collector: Collector,
+    /// A collection is asked for: the grace of the commit that raises the floor for it.
+    wish: Option<Duration>,
     zstd: zstd::bulk::Compressor<'static>,
     parked: VecDeque<Slot>,
     carry: Vec<Slot>,
@@ -148,6 +158,7 @@ impl Writer {
             self.turn(work).await;
         }
         self.leave().await;
+        self.collector.finish(self.request_limit()).await;
         // Its directory is free before anybody hears of the end.
         drop(self);
         let _ = ended.send(true);
@@ -189,6 +200,7 @@ impl Writer {
         }
         tracing::error!(%error, "the writer stops writing");
         self.shared.die();
+        self.collector.stop();
         self.halted.get_or_insert(error).clone()
     }
 

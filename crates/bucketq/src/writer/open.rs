@@ -11,12 +11,13 @@ use super::local::{Local, unseen};
 use super::{Chain, Pace, Writer, back_off, writer_id};
 use crate::cache::Kept;
 use crate::catchup::{Source, Trouble};
-use crate::commit::{self, Attempt, Fresh};
+use crate::commit::{self, Attempt, Care, Fresh};
 use crate::config::{Mode, Options};
 use crate::db::{Db, Limits};
 use crate::door::{Mail, Shared};
 use crate::env::Env;
 use crate::error::{Code, Error, Kind, Result};
+use crate::gc::Collector;
 use crate::head::Head;
 use crate::keys;
 use crate::local::{Dir, Disk, Settled, Taken, directory, failed, make};
@@ -87,7 +88,10 @@ impl Writer {
         let time = opener.time;
         let pages = PageFile::new(found.pages);
         let db = Db::open(pages.connect(max_pages)?)?;
-        let mut uploads = Uploads::new(Arc::clone(&store), &name, Arc::clone(&options), env.clone());
+        let under_way = shared.base_under_way.clone();
+        let mut uploads =
+            Uploads::new(Arc::clone(&store), &name, Arc::clone(&options), env.clone(), under_way);
+        let collector = Collector::new(Arc::clone(&store), &name, Arc::clone(&options), env.clone());
         found.records.iter().for_each(|r| uploads.settled(r));
         let record = found.head.tail.last().map_or(1024, Record::encoded_len);
         let zstd = zstd::bulk::Compressor::new(1)
@@ -101,6 +105,8 @@ impl Writer {
             drawn: VecDeque::new(),
             mine: None,
             uploads,
+            collector,
+            wish: None,
             zstd,
             parked: VecDeque::new(),
             carry: vec![],
@@ -113,6 +119,7 @@ impl Writer {
                 polled: found.asked,
                 looked_ms: 0,
                 foreign: None,
+                since_gap: 0,
                 record,
                 largest: record,
                 swell: 1.0,
@@ -174,11 +181,14 @@ impl Opener {
     }
 
     async fn open(&mut self) -> Result<Found> {
-        let mut last = None;
-        for tries in 0..TRIES {
+        let (mut last, mut tries) = (None, 0);
+        let until = self.env.monotonic() + self.options.deadline;
+        while tries < TRIES {
             match self.once().await {
                 Ok(Some(found)) => return Ok(found),
-                Ok(None) => {}
+                // Somebody made it, or collected what was being read: the next look finds another HEAD (P18).
+                Ok(None) if self.env.monotonic() < until => continue,
+                Ok(None) => tries += 1,
                 Err(error) => {
                     let passing = matches!(
                         error.code(),
@@ -188,6 +198,7 @@ impl Opener {
                         return Err(error);
                     }
                     last = Some(error);
+                    tries += 1;
                 }
             }
             back_off(&self.env, PAUSE.0, PAUSE.1, tries).await;
@@ -260,7 +271,17 @@ impl Opener {
         let body = if let Some(body) = self.sent.clone() {
             body
         } else {
-            self.refuse_orphans().await?;
+            if let Some(base) = self.orphan().await? {
+                // Unless somebody made it since it was looked for.
+                let Got::Absent { .. } = self.get(key).await? else { return Ok(None) };
+                return Err(Error::new(
+                    Code::HeadMissing,
+                    format!(
+                        "{} has no HEAD but bases such as {base}: restore it, or choose another name",
+                        self.source.name
+                    ),
+                ));
+            }
             if self.source.store.needs_probe() {
                 probe(&self.stores, &self.source.name, ROUNDS_AT_CREATION, WRITERS, &self.env).await?;
             }
@@ -291,19 +312,10 @@ impl Opener {
         }
     }
 
-    /// A HEAD that is gone while its bases are there is a loss, not an invitation (P22).
-    async fn refuse_orphans(&self) -> Result<()> {
+    /// A base, if there is one: a HEAD that is gone while its bases are there is a loss, not an invitation (P22).
+    async fn orphan(&self) -> Result<Option<String>> {
         let left = self.source.store.list(&keys::base_prefix(&self.source.name)).await?;
-        match left.first() {
-            None => Ok(()),
-            Some(base) => Err(Error::new(
-                Code::HeadMissing,
-                format!(
-                    "{} has no HEAD but bases such as {}: restore it, or choose another name",
-                    self.source.name, base.key
-                ),
-            )),
-        }
+        Ok(left.into_iter().next().map(|base| base.key))
     }
 
     /// Commit 1: the empty schema, whole in HEAD's tail.
@@ -319,7 +331,9 @@ impl Opener {
         let mut zstd = zstd::bulk::Compressor::new(1)
             .map_err(|e| Error::new(Code::Internal, "zstd cannot be set up").because(e))?;
         let record = commit::record(&nothing, &attempt, &changes, after, 0, &mut zstd)?;
-        Ok(commit::next(&nothing, &attempt, &record, Fresh::default(), &self.options).encode().into())
+        Ok(commit::next(&nothing, &attempt, &record, Fresh::default(), &Care::none(), &self.options)
+            .encode()
+            .into())
     }
 }
 

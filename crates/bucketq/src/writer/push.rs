@@ -11,7 +11,7 @@ use super::gather::payload_bytes;
 use super::local::succeeded;
 use super::wrong::told_failed;
 use super::{Outcomes, Writer, back_off};
-use crate::commit::{self, Attempt, Fresh};
+use crate::commit::{self, Attempt, Care, Fresh};
 use crate::door::Slot;
 use crate::error::{Code, Error, Result};
 use crate::head::Head;
@@ -58,6 +58,10 @@ impl Writer {
                     self.uploads.lost(&commit_id);
                 }
                 self.undo(changes);
+                // Where HEAD has no room for another segment, only a base makes some; one may have fallen below the floor.
+                if self.halted.is_none() && self.uploads.wants_base(&self.chain.head) {
+                    self.start_base();
+                }
                 return Pushed::NotApplied(error);
             }
         };
@@ -90,9 +94,11 @@ impl Writer {
 
         let mut head = self.next_head(&attempt, &record);
         self.start_base_too_early(&head);
+        self.collect_too_early(&head);
         if self.too_large(&head) {
             self.move_out(&attempt, &record, &mut head).await?;
-        } else if self.uploads.may_start_segment(&head) && self.should_move_out(&head) {
+        } else if self.wish.is_none() && self.uploads.may_start_segment(&head) && self.should_move_out(&head)
+        {
             self.uploads.start_segment(&head);
         }
         Ok((head, record))
@@ -105,7 +111,12 @@ impl Writer {
             segment: self.uploads.ready_segment(|s| commit::segment_fits(known, s, newest, options)),
             base: self.uploads.ready_base(|b| commit::base_fits(known, b, options)),
         };
-        commit::next(known, attempt, record, fresh, options)
+        let care = Care {
+            grace: self.wish.unwrap_or(options.grace),
+            below: self.uploads.base_under_way().unwrap_or(u64::MAX),
+            gone: self.collector.gone(),
+        };
+        commit::next(known, attempt, record, fresh, &care, options)
     }
 
     fn too_large(&self, head: &Head) -> bool {
@@ -305,13 +316,26 @@ impl Writer {
     /// This settled HEAD is the newest one known.
     pub(super) fn stand_on(&mut self, head: Head, version: Version, sent_at: Instant) {
         self.uploads.adopted(&head);
+        self.collector.adopted(&head);
+        let raised = head.gc_floor > self.chain.head.gc_floor;
         self.chain.head = head;
         self.chain.version = version;
         self.chain.fresh = sent_at;
-        if self.uploads.wants_base(&self.chain.head) {
-            let image = self.settled_image();
-            self.uploads.start_base(image, self.chain.head.commit_seq, self.chain.head.file_id);
+        // Who asks for a collection gets a pass of his own, and no upload begins that it would have to leave.
+        if self.wish.is_none() {
+            if raised {
+                self.order_pass(None);
+            }
+            if self.uploads.wants_base(&self.chain.head) {
+                self.start_base();
+            }
         }
+    }
+
+    /// Have a base of the settled state written. Nothing may be executed and not stored.
+    pub(super) fn start_base(&mut self) {
+        let image = self.settled_image();
+        self.uploads.start_base(image, self.chain.head.commit_seq, self.chain.head.file_id);
     }
 }
 

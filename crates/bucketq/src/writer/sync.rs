@@ -8,9 +8,11 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::local::unseen;
+use super::look::told;
 use super::push::RESEND;
 use super::{Writer, back_off};
 use crate::broken::{self, Broken};
+use crate::catchup::Trouble;
 use crate::db::Db;
 use crate::door::Synced;
 use crate::error::{Code, Error, Kind, Result};
@@ -142,10 +144,26 @@ impl Writer {
 
     /// Settle every open body by a look at HEAD, issued now (P3, P20).
     async fn look_at_intents(&mut self) -> Result<()> {
-        let Some(seen) = self.read_head(|_| false).await? else { return Ok(()) };
         let known = self.chain.head.clone();
         let k = known.commit_seq + 1;
-        let logged = self.logged(&seen.head, known.commit_seq, k).await?;
+        let (mut missed, mut tries) = (None, 0);
+        let (seen, logged) = loop {
+            let Some(seen) = self.read_head(|_| false).await? else { return Ok(()) };
+            match self.logged(&seen.head, known.commit_seq, k).await {
+                Ok(logged) => break (seen, logged),
+                // Collected since: HEAD has moved on, as long as it keeps doing so (P18).
+                Err(Trouble::Missing(key))
+                    if missed.replace(seen.head.commit_id) == Some(seen.head.commit_id) =>
+                {
+                    return Err(told(Trouble::Missing(key)));
+                }
+                Err(Trouble::Missing(_)) => {}
+                Err(Trouble::Error(error)) if error.kind() == Kind::Corrupt || tries >= 4 => {
+                    return Err(error);
+                }
+                Err(Trouble::Error(_)) => tries += 1,
+            }
+        };
         if let Err(error) =
             settle::continues(&known, &seen.head, logged[0], self.mine, self.id, &self.options)
         {
@@ -291,7 +309,7 @@ impl Writer {
 
     /// Take what HEAD describes, whatever was known.
     async fn load_anew(&mut self, seen: super::look::Seen) -> Result<()> {
-        let (pages, records) = self.source.load(&seen.head).await.map_err(super::look::told)?;
+        let (pages, records) = self.source.load(&seen.head).await.map_err(told)?;
         let file = PageFile::new(pages);
         self.chain.db = Db::open(file.connect(self.source.max_pages)?)?;
         self.chain.pages = file;

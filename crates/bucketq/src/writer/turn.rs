@@ -29,9 +29,12 @@ impl Writer {
         if self.local.is_some() {
             return self.local_turn(work).await;
         }
-        let Work { slots, mut questions, exports, flushes, tasks, poll } = work;
+        let Work { slots, mut questions, exports, collections, flushes, tasks, poll } = work;
         if let Some(error) = self.halted.clone() {
             self.refuse_all(slots, questions, &error);
+            for order in collections {
+                let _ = order.begun.send(Err(error.clone()));
+            }
             for export in exports {
                 let _ = export.reply.send(Err(error.clone()));
             }
@@ -43,6 +46,9 @@ impl Writer {
             }
             if !questions.is_empty() {
                 self.answer(questions).await;
+            }
+            for order in collections {
+                self.collect(order).await;
             }
             for export in exports {
                 self.export(export).await;
@@ -106,7 +112,7 @@ impl Writer {
     }
 
     /// Run the batch until it is stored, surely not applied, or unknowable. The questions of the turn wait.
-    async fn commit(&mut self, mut batch: Vec<Slot>, waiting: &mut Vec<Question>) {
+    pub(super) async fn commit(&mut self, mut batch: Vec<Slot>, waiting: &mut Vec<Question>) {
         let mut losses = 0;
         loop {
             batch.retain(|slot| !slot.is_gone());
@@ -296,12 +302,21 @@ impl Writer {
         self.pace.yield_until = self.politeness().map(|gap| now + gap);
     }
 
-    /// With other writers about, leave them a gap now and then: a loser needs two round trips where the winner needs
-    /// one, and would starve.
-    fn politeness(&self) -> Option<Duration> {
-        let met = self.pace.foreign?;
-        let recent = self.env.monotonic().saturating_duration_since(met) < Duration::from_secs(2);
-        recent.then(|| Duration::from_micros(self.env.below(self.pace.put.as_micros() as u64 + 1)))
+    /// Leave other writers a gap: a loser needs two round trips where the winner needs one, and would starve. After every
+    /// commit while some are about, and now and then at all times: who loses every race is never seen.
+    fn politeness(&mut self) -> Option<Duration> {
+        let now = self.env.monotonic();
+        let every = match self.pace.foreign.map(|met| now.saturating_duration_since(met).as_secs()) {
+            Some(0..2) => 1,
+            Some(2..60) => 8,
+            _ => 64,
+        };
+        self.pace.since_gap += 1;
+        if self.pace.since_gap < every {
+            return None;
+        }
+        self.pace.since_gap = 0;
+        Some(Duration::from_micros(self.env.below(self.pace.put.as_micros() as u64 + 1)))
     }
 
     /// Answer questions from settled state that is as fresh as they want it.

@@ -10,6 +10,7 @@ use crate::config::Options;
 use crate::db::Db;
 use crate::door::Question;
 use crate::error::{Code, Error};
+use crate::gc::Order;
 use crate::head::Head;
 use crate::op::Op;
 use crate::pages::Changes;
@@ -30,6 +31,14 @@ impl Writer {
     pub(super) fn start_base_too_early(&mut self, head: &Head) {
         if is(&self.options, Broken::BaseFromUnsettled) {
             self.uploads.start_base(self.chain.pages.with(|p| p.image()), head.commit_seq, head.file_id);
+        }
+    }
+
+    /// P14: collect by the floor of a commit that is not stored.
+    pub(super) fn collect_too_early(&mut self, head: &Head) {
+        if is(&self.options, Broken::FloorBeforeStored) && head.gc_floor > self.chain.head.gc_floor {
+            let known = self.chain.head.clone();
+            self.collector.order(Order { known, too_early: Some(head.gc_floor), reply: None });
         }
     }
 

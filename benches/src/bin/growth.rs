@@ -1,0 +1,137 @@
+//! How does a queue file grow, open and shrink? `make bench-growth`; `--quick` only shows that it runs.
+//!
+//! A table with the aims goes to standard error, JSON to the last line of standard output. README.md beside `src`
+//! says what each key means.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bucketq::error::{Code, Error, Result};
+use bucketq_benches::growth::{cold, contention, million, shrink, stall};
+use bucketq_benches::stats::{Aim, judge, number};
+use serde_json::{Value, json};
+
+/// How much of everything.
+struct Effort {
+    small: usize,
+    large: usize,
+    openings: usize,
+    rounds: usize,
+    million: usize,
+    window: Duration,
+}
+
+const FULL: Effort = Effort {
+    small: 10_000,
+    large: 100_000,
+    openings: 9,
+    rounds: 5,
+    million: 1_000_000,
+    window: Duration::from_secs(8),
+};
+
+const QUICK: Effort = Effort {
+    small: 1_000,
+    large: 5_000,
+    openings: 3,
+    rounds: 1,
+    million: 10_000,
+    window: Duration::from_millis(500),
+};
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let told = match words[..] {
+        [] => measure(&FULL).await?,
+        ["--quick"] => measure(&QUICK).await?,
+        ["--child", ref child @ ..] => {
+            println!("{}", be_child(child).await?);
+            return Ok(());
+        }
+        _ => {
+            eprintln!("{words:?} is not known; the only option is --quick");
+            std::process::exit(2);
+        }
+    };
+    print_table(&told);
+    println!("{told}");
+    Ok(())
+}
+
+async fn be_child(words: &[&str]) -> Result<Value> {
+    let count = |word: &str| word.parse::<u64>().map_err(|_| Error::invalid(format!("{word} is no number")));
+    match *words {
+        ["memory", dir] => cold::memory_child(Path::new(dir)).await,
+        ["million", dir, jobs] => {
+            million::commit_child(Path::new(dir), count(jobs)?.try_into().unwrap_or(usize::MAX)).await
+        }
+        ["open", dir] => million::open_child(Path::new(dir)).await,
+        ["contend", endpoint, place, window] => {
+            contention::contend_child(endpoint, place, Duration::from_millis(count(window)?)).await
+        }
+        _ => Err(Error::invalid(format!("{words:?} is no child"))),
+    }
+}
+
+fn directory() -> Result<tempfile::TempDir> {
+    tempfile::tempdir().map_err(|e| Error::new(Code::Internal, "no temporary directory").because(e))
+}
+
+async fn measure(effort: &Effort) -> Result<Value> {
+    say("opening");
+    let (small, large) = (directory()?, directory()?);
+    cold::make(small.path(), effort.small).await?;
+    cold::make(large.path(), effort.large).await?;
+    let ms = |time: Duration| number(time.as_secs_f64() * 1e3, 1);
+    let cold_small = ms(cold::cold_open(small.path(), effort.openings).await?);
+    let cold_large = ms(cold::cold_open(large.path(), effort.openings).await?);
+    say("memory");
+    let (memory_ratio, memory) = cold::memory_ratio(large.path()).await?;
+    drop((small, large));
+    say("bases");
+    let (base_stall_ms, stall) = stall::measure(effort.large, effort.rounds).await?;
+    say("draining");
+    let (stored, shrink_ratio, shrink) = shrink::measure(effort.large).await?;
+    say("a very large commit");
+    let dir = directory()?;
+    let million = million::measure(dir.path(), effort.million).await?;
+    drop(dir);
+    say("processes on one file");
+    let contention = contention::measure(effort.window).await?;
+    Ok(json!({
+        "cold_open_ms": { "10000": cold_small, "100000": cold_large },
+        "base_stall_ms": base_stall_ms,
+        "bytes_stored_per_job": stored,
+        "shrink_ratio": shrink_ratio,
+        "memory_ratio": memory_ratio,
+        "million_commit": million,
+        "contention": contention,
+        "base_stall": stall,
+        "shrink": shrink,
+        "memory": memory,
+    }))
+}
+
+/// Measured against wanted, one line each.
+fn print_table(told: &Value) {
+    use Aim::AtMost;
+    let aims = [
+        ("/cold_open_ms/10000", AtMost(60.0)),
+        ("/cold_open_ms/100000", AtMost(300.0)),
+        ("/base_stall_ms", AtMost(5.0)),
+        ("/shrink_ratio", AtMost(0.02)),
+        ("/memory_ratio", AtMost(2.5)),
+    ];
+    for (path, aim) in aims {
+        eprintln!("{}", judge(&path[1..], told.pointer(path).unwrap_or(&Value::Null), aim));
+    }
+    if let Some(why) = told.pointer("/contention/why_null").and_then(Value::as_str) {
+        eprintln!("contention is null: {why}");
+    }
+}
+
+fn say(what: &str) {
+    eprintln!("measuring: {what}");
+}

@@ -1,0 +1,60 @@
+//! Whether a base holds commits up: one caller commits while a base of a large file is compressed and written.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bucketq::error::Result;
+use bucketq::op::Op;
+use bucketq::store::{Memory, Store};
+use bucketq::{Env, Options, QueueFile};
+use serde_json::{Value, json};
+
+use crate::load::{QUEUE, fresh_job};
+use crate::stats::{median, now, number};
+
+/// The longest commit beside a base, over the median, in milliseconds; and the same of as many commits beside none.
+pub async fn measure(jobs: usize, rounds: usize) -> Result<(Value, Value)> {
+    let (mut beside, mut alone) = (Duration::ZERO, Duration::ZERO);
+    let (mut medians, mut bases) = (vec![], vec![]);
+    for _ in 0..rounds {
+        let store: Arc<dyn Store> = Arc::new(Memory::new());
+        let file =
+            QueueFile::open_with(Arc::clone(&store), "jobs", Options::default(), Env::default()).await?;
+        let env = Env::default();
+        // One commit of everything: right after it a base is wanted.
+        let all = (0..jobs).map(|_| fresh_job(&env)).collect();
+        file.call(Op::Enqueue { queue: QUEUE.to_owned(), jobs: all }).await?;
+        let began = now();
+        let mut with = vec![];
+        while store.list("jobs.base-").await?.is_empty() {
+            with.push(commit(&file).await?);
+        }
+        bases.push(now() - began);
+        let mut without = vec![];
+        for _ in 0..with.len() {
+            without.push(commit(&file).await?);
+        }
+        let middle = median(&without);
+        beside = beside.max(longest(&with).saturating_sub(middle));
+        alone = alone.max(longest(&without).saturating_sub(middle));
+        medians.push(middle);
+        file.close().await?;
+    }
+    let ms = |time: Duration| number(time.as_secs_f64() * 1e3, 3);
+    let detail = json!({
+        "median_commit_ms": ms(median(&medians)), "base_takes_ms": ms(median(&bases)),
+        "longest_beside_no_base_ms": ms(alone),
+    });
+    Ok((ms(beside), detail))
+}
+
+async fn commit(file: &QueueFile) -> Result<Duration> {
+    let job = fresh_job(&Env::default());
+    let before = now();
+    file.call(Op::Enqueue { queue: QUEUE.to_owned(), jobs: vec![job] }).await?;
+    Ok(now() - before)
+}
+
+fn longest(samples: &[Duration]) -> Duration {
+    samples.iter().max().copied().unwrap_or_default()
+}

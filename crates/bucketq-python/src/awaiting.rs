@@ -1,0 +1,212 @@
+//! Driving a future from an asyncio task: the task itself polls it, the event loop only learns that it is worth it.
+//!
+//! Because the answer is taken in the very step in which the task goes on, a cancelled task never swallows one: the
+//! future is dropped with it, and the engine hands claimed jobs back. Wake-ups of one moment share one
+//! `call_soon_threadsafe`, made by a thread of its own: the engine's threads never wait for Python's lock.
+
+use std::cell::RefCell;
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+
+use bucketq::{Code, Error};
+use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
+use pyo3::prelude::*;
+use pyo3::{intern, sync::PyOnceLock};
+
+use crate::call::Work;
+use crate::errors::{OrRaise, raised};
+use crate::runtime;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What `Call.__await__` returns: an iterator as asyncio's tasks want it.
+#[pyclass(frozen, module = "bucketq._native")]
+pub struct Awaiting {
+    slot: Arc<Slot>,
+}
+
+impl Awaiting {
+    pub fn new(py: Python<'_>, work: Work) -> PyResult<Self> {
+        let slot = Slot {
+            pump: Pump::of_running_loop(py)?,
+            work: Mutex::new(Some(work)),
+            future: Mutex::new(None),
+            woken: AtomicBool::new(false),
+        };
+        Ok(Self { slot: Arc::new(slot) })
+    }
+}
+
+#[pymethods]
+impl Awaiting {
+    fn __iter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    /// Poll. Ready ends the iteration with the answer; otherwise the task waits for a future of its loop.
+    fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let runtime = runtime::get().or_raise(py)?;
+        let Some(mut work) = lock(&self.slot.work).take() else {
+            return Err(PyRuntimeError::new_err("this call has run already"));
+        };
+        self.slot.woken.store(false, SeqCst);
+        let polled = {
+            let _timers = runtime.enter();
+            work.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self.slot))))
+        };
+        match polled {
+            Poll::Ready(Err(error)) => Err(raised(py, &error)),
+            Poll::Ready(Ok(reply)) => Err(PyStopIteration::new_err((reply(py)?,))),
+            Poll::Pending => {
+                *lock(&self.slot.work) = Some(work);
+                // A wake-up since then is delivered by the loop, which is busy with this step.
+                let future = self.slot.pump.event_loop.call_method0(py, intern!(py, "create_future"))?;
+                *lock(&self.slot.future) = Some(future.clone_ref(py));
+                future.call_method0(py, intern!(py, "__await__"))?.call_method0(py, intern!(py, "__next__"))
+            }
+        }
+    }
+
+    fn send(&self, py: Python<'_>, _value: Py<PyAny>) -> PyResult<Py<PyAny>> {
+        self.__next__(py)
+    }
+
+    /// The task was cancelled, or otherwise told to stop.
+    #[pyo3(signature = (exception, value=None, _traceback=None))]
+    fn throw(
+        &self,
+        exception: Bound<'_, PyAny>,
+        value: Option<Bound<'_, PyAny>>,
+        _traceback: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        self.slot.stop();
+        Err(PyErr::from_value(value.unwrap_or(exception)))
+    }
+
+    fn close(&self) {
+        self.slot.stop();
+    }
+}
+
+/// Where a wake-up of one future goes.
+struct Slot {
+    pump: Arc<Pump>,
+    work: Mutex<Option<Work>>,
+    /// What the task waits for.
+    future: Mutex<Option<Py<PyAny>>>,
+    woken: AtomicBool,
+}
+
+impl Slot {
+    /// Nobody wants the answer any more: what it may have claimed goes back.
+    fn stop(&self) {
+        // Neither is dropped while its lock is held: a drop may run code of anybody.
+        let work = lock(&self.work).take();
+        let future = lock(&self.future).take();
+        drop((work, future));
+    }
+}
+
+impl Wake for Slot {
+    fn wake(self: Arc<Self>) {
+        if !self.woken.swap(true, SeqCst) {
+            let pump = Arc::clone(&self.pump);
+            pump.push(self);
+        }
+    }
+}
+
+/// The wake-ups on their way to one event loop.
+struct Pump {
+    event_loop: Py<PyAny>,
+    woken: Mutex<Vec<Arc<Slot>>>,
+}
+
+thread_local! {
+    /// The pump of the loop that runs on this thread, while anything waits in it.
+    static HERE: RefCell<Weak<Pump>> = const { RefCell::new(Weak::new()) };
+}
+
+impl Pump {
+    fn of_running_loop(py: Python<'_>) -> PyResult<Arc<Self>> {
+        static GET: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let get = GET.import(py, "asyncio", "get_running_loop")?;
+        let running = get.call0()?;
+        HERE.with_borrow_mut(|here| {
+            if let Some(pump) = here.upgrade().filter(|pump| pump.event_loop.is(&running)) {
+                return Ok(pump);
+            }
+            let pump = Arc::new(Self { event_loop: running.unbind(), woken: Mutex::new(Vec::new()) });
+            *here = Arc::downgrade(&pump);
+            Ok(pump)
+        })
+    }
+
+    fn push(self: Arc<Self>, slot: Arc<Slot>) {
+        let mut woken = lock(&self.woken);
+        woken.push(slot);
+        let first = woken.len() == 1;
+        drop(woken);
+        if first && let Ok(notifier) = notifier() {
+            let _ = notifier.send(self);
+        }
+    }
+
+    /// On the notifier's thread: have the loop call `deliver`.
+    fn notify(self: Arc<Self>, py: Python<'_>) {
+        let event_loop = self.event_loop.clone_ref(py);
+        let deliver = Deliver { pump: Arc::clone(&self) };
+        if event_loop.call_method1(py, intern!(py, "call_soon_threadsafe"), (deliver,)).is_err() {
+            // The loop is closed: its tasks will never go on.
+            let woken = mem::take(&mut *lock(&self.woken));
+            for slot in woken {
+                slot.stop();
+            }
+        }
+    }
+}
+
+/// Called by the event loop: every task whose future is worth polling goes on.
+#[pyclass(frozen)]
+struct Deliver {
+    pump: Arc<Pump>,
+}
+
+#[pymethods]
+impl Deliver {
+    fn __call__(&self, py: Python<'_>) -> PyResult<()> {
+        let woken = mem::take(&mut *lock(&self.pump.woken));
+        for slot in woken {
+            let Some(future) = lock(&slot.future).take() else { continue };
+            // Done already if its task was cancelled.
+            if !future.call_method0(py, intern!(py, "done"))?.is_truthy(py)? {
+                future.call_method1(py, intern!(py, "set_result"), (py.None(),))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn notifier() -> bucketq::Result<&'static mpsc::Sender<Arc<Pump>>> {
+    static NOTIFIER: OnceLock<bucketq::Result<mpsc::Sender<Arc<Pump>>>> = OnceLock::new();
+    let start = || {
+        let (tx, rx) = mpsc::channel::<Arc<Pump>>();
+        let run = move || {
+            for pump in rx {
+                // None while the interpreter ends: no loop runs any more.
+                let _ = Python::try_attach(|py| pump.notify(py));
+            }
+        };
+        thread::Builder::new()
+            .name("bucketq asyncio".into())
+            .spawn(run)
+            .map(|_| tx)
+            .map_err(|e| Error::new(Code::Internal, "no thread to wake event loops").because(e))
+    };
+    NOTIFIER.get_or_init(start).as_ref().map_err(Clone::clone)
+}

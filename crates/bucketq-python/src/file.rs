@@ -1,0 +1,251 @@
+//! [`File`]: the engine's handle on a queue file.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bucketq::store::probe::{ROUNDS_AT_CREATION, ROUNDS_THOROUGH, WRITERS};
+use bucketq::store::{self, StoreUrl, open_separately};
+use bucketq::{Cursor, Detail, Env, Filter, Keeper, QueueFile, Queues};
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::call::Call;
+use crate::errors::OrRaise;
+use crate::held::Held;
+use crate::op::{Blob, Extras, New, Op, payload};
+use crate::{runtime, settings, values};
+
+/// Connections that a probe races over.
+const CONNECTIONS: usize = 4;
+
+/// A queue file that is open.
+#[pyclass(frozen, module = "bucketq._native")]
+pub struct File {
+    /// Always there; taken only by drop.
+    open: Option<(QueueFile, Keeper)>,
+    /// Whether the leases of claimed jobs are extended.
+    extends: bool,
+    pid: u32,
+}
+
+impl File {
+    /// The handle with a keeper for what it claims.
+    pub fn of(file: QueueFile, extends: bool) -> bucketq::Result<Self> {
+        let (keeper, task) = Keeper::new(&file)?;
+        runtime::get()?.spawn(task);
+        Ok(Self { open: Some((file, keeper)), extends, pid: std::process::id() })
+    }
+
+    fn file(&self) -> QueueFile {
+        self.parts().0.clone()
+    }
+
+    fn parts(&self) -> &(QueueFile, Keeper) {
+        self.open.as_ref().expect("taken by drop only")
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if !runtime::is_home(self.pid) {
+            // Its writer runs in the parent of this forked process; touching what it holds could wait for ever.
+            std::mem::forget(self.open.take());
+        }
+    }
+}
+
+/// Open a queue file; `settings` has options of the engine by name.
+#[pyfunction]
+pub fn open(py: Python<'_>, url: String, settings: &Bound<'_, PyDict>) -> PyResult<Call> {
+    let options = settings::options(settings)?.or_raise(py)?;
+    let work = async move { File::of(QueueFile::open(&url, options).await?, true) };
+    Ok(Call::new(work, |py, file| file.into_py_any(py)))
+}
+
+fn show_detail(py: Python<'_>, found: Option<Detail>) -> PyResult<Py<PyAny>> {
+    found.map_or_else(|| Ok(py.None()), |detail| values::detail(py, &detail))
+}
+
+/// Put the store of this URL through its paces, in as many rounds as at creation or in many. Nothing is opened there.
+#[pyfunction]
+pub fn probe(py: Python<'_>, url: String, thorough: bool, settings: &Bound<'_, PyDict>) -> PyResult<Call> {
+    let options = settings::options(settings)?.or_raise(py)?;
+    let work = async move {
+        options.check()?;
+        let (url, env) = (StoreUrl::parse(&url)?, Env::default());
+        let stores = open_separately(&url, &options, &env, CONNECTIONS).await?;
+        let rounds = if thorough { ROUNDS_THOROUGH } else { ROUNDS_AT_CREATION };
+        store::probe(&stores, url.name(), rounds, WRITERS, &env).await
+    };
+    Ok(Call::new(work, |py, report| values::report(py, &report)))
+}
+
+#[pymethods]
+impl File {
+    /// A job to be enqueued, with a fresh id unless the extras name one.
+    #[expect(clippy::new_ret_no_self, clippy::wrong_self_convention, reason = "it makes a new job")]
+    #[expect(clippy::too_many_arguments, reason = "keywords for Python")]
+    #[pyo3(signature = (blob, *, id=None, priority=None, delay_ms=None, at_ms=None, max_attempts=None, backoff=None, dedup=None, dedup_window_ms=None, group=None, headers=None))]
+    fn new(
+        &self,
+        py: Python<'_>,
+        blob: Blob<'_>,
+        id: Option<String>,
+        priority: Option<i32>,
+        delay_ms: Option<i64>,
+        at_ms: Option<i64>,
+        max_attempts: Option<u32>,
+        backoff: Option<(i64, i64, u8)>,
+        dedup: Option<String>,
+        dedup_window_ms: Option<i64>,
+        group: Option<String>,
+        headers: Option<BTreeMap<String, String>>,
+    ) -> PyResult<New> {
+        let extras = Extras {
+            id,
+            priority,
+            delay_ms,
+            at_ms,
+            max_attempts,
+            backoff,
+            dedup,
+            dedup_window_ms,
+            group,
+            headers,
+        };
+        self.file().new_job(payload(blob)).and_then(|job| New::with(job, extras)).or_raise(py)
+    }
+
+    /// Carry out one change.
+    fn call(&self, op: &Op) -> Call {
+        let (file, ends, op) = (self.file(), op.ends.clone(), op.op.clone());
+        let work = async move {
+            let done = file.call(op).await?;
+            for kept in ends {
+                kept.end();
+            }
+            Ok(done.outcome)
+        };
+        Call::new(work, |py, outcome| values::outcome(py, &outcome))
+    }
+
+    /// Claim up to `max` jobs; `wait_ms` None waits until there is one.
+    #[pyo3(signature = (queues, max, lease_ms, wait_ms, worker))]
+    fn claim(
+        &self,
+        queues: Option<Vec<String>>,
+        max: u32,
+        lease_ms: u64,
+        wait_ms: Option<u64>,
+        worker: Option<String>,
+    ) -> Call {
+        let ((file, keeper), extends) = (self.parts().clone(), self.extends);
+        let lease = Duration::from_millis(lease_ms);
+        let mut request = file.claim(max).lease(lease).queues(queues.map_or(Queues::Any, Queues::Named));
+        request = match wait_ms {
+            Some(0) => request,
+            Some(time) => request.wait(Duration::from_millis(time)),
+            None => request.wait_forever(),
+        };
+        if let Some(name) = worker {
+            request = request.worker(name);
+        }
+        let work = async move {
+            // From here on each job is owned: it is handed back if nobody takes it.
+            let taken = request.await?.into_iter();
+            Ok(taken
+                .map(|t| {
+                    let kept = if extends { keeper.keep(&t, lease) } else { keeper.watch_only(&t, lease) };
+                    Held::new(t, kept, &file)
+                })
+                .collect::<Vec<_>>())
+        };
+        Call::new(work, |py, held| held.into_py_any(py))
+    }
+
+    /// One job with its bytes: what is known, its payload, its result; or None.
+    fn get(&self, py: Python<'_>, id: &str) -> PyResult<Call> {
+        let (file, id) = (self.file(), id.parse().or_raise(py)?);
+        Ok(Call::new(async move { file.get(id).await }, show_detail))
+    }
+
+    /// A page of jobs and the cursor of the next one.
+    #[expect(clippy::needless_pass_by_value, reason = "Python hands over a list")]
+    #[expect(clippy::too_many_arguments, reason = "each is a thing to filter by")]
+    fn list(
+        &self,
+        py: Python<'_>,
+        queue: Option<String>,
+        states: Vec<String>,
+        group: Option<String>,
+        expired: bool,
+        after: Option<u64>,
+        limit: u32,
+    ) -> PyResult<Call> {
+        let filter = Filter { queue, states: values::states(&states).or_raise(py)?, group, expired };
+        let file = self.file();
+        let work = async move { file.list(filter, after.map(Cursor), limit).await };
+        Ok(Call::new(work, |py, page| values::page(py, &page)))
+    }
+
+    /// Every queue with its counts.
+    fn queues(&self, max_age_ms: Option<u64>) -> Call {
+        let file = self.file();
+        let work = async move { file.queues(max_age_ms.map(Duration::from_millis)).await };
+        Call::new(work, |py, queues| values::queues(py, &queues))
+    }
+
+    /// The queue file as a whole.
+    fn stats(&self, max_age_ms: Option<u64>) -> Call {
+        let file = self.file();
+        let work = async move { file.stats(max_age_ms.map(Duration::from_millis)).await };
+        Call::new(work, |py, stats| values::stats(py, &stats))
+    }
+
+    /// After an unknown outcome: make sure that nothing sent before can still land.
+    fn settle(&self) -> Call {
+        let file = self.file();
+        Call::new(async move { file.settle().await }, |py, seq| seq.into_py_any(py))
+    }
+
+    /// What the writer has done, by name.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        values::metrics(py, &self.file().metrics().or_raise(py)?)
+    }
+
+    /// Seconds by which two clocks may differ.
+    fn max_skew(&self, py: Python<'_>) -> PyResult<f64> {
+        Ok(self.file().max_skew().or_raise(py)?.as_secs_f64())
+    }
+
+    /// Refuse a name that no queue can have.
+    fn check_queue(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.file().queue(name).map(drop).or_raise(py)
+    }
+
+    /// Wait until a job is finished; None when it is not within that time. `timeout_ms` None waits as long as it takes.
+    fn finished(&self, py: Python<'_>, id: &str, timeout_ms: Option<u64>) -> PyResult<Call> {
+        let (file, id) = (self.file(), id.parse().or_raise(py)?);
+        let work = async move { file.finished(id, timeout_ms.map(Duration::from_millis)).await };
+        Ok(Call::new(work, show_detail))
+    }
+
+    /// Wait until what was handed back is back.
+    fn flush(&self) -> Call {
+        let (_, keeper) = self.parts().clone();
+        Call::plain(async move {
+            keeper.flush().await;
+            Ok(())
+        })
+    }
+
+    /// Hand back what nobody worked on, answer what was sent, and end.
+    fn close(&self) -> Call {
+        let (file, keeper) = self.parts().clone();
+        Call::plain(async move {
+            keeper.flush().await;
+            file.close().await
+        })
+    }
+}

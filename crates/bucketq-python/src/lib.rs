@@ -1,0 +1,32 @@
+//! The Python module `bucketq._native`: the engine's handles as Python objects, and nothing more.
+//!
+//! `call` turns one future of the engine into a blocking call or an awaitable; `waiting` and `awaiting` are the two
+//! ways to drive it; `file`, `held` and `op` wrap the engine's nouns; `values` and `settings` convert; `errors` raises; `testing` is for users' tests.
+//! The package python/bucketq is the only caller. Rules live in the engine, conveniences in Python.
+
+use pyo3::prelude::*;
+
+mod awaiting;
+mod call;
+mod errors;
+mod file;
+mod held;
+mod op;
+mod runtime;
+mod settings;
+mod testing;
+mod values;
+mod waiting;
+
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::{
+        call::Call,
+        errors::{codes, kinds},
+        file::{File, open, probe},
+        held::Held,
+        op::{New, Op},
+        testing::{Clock, open_test},
+    };
+}

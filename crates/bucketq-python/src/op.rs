@@ -1,0 +1,160 @@
+//! [`New`] and [`Op`]: jobs to be enqueued and changes, put together in Python and carried out by `File.call`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bucketq::{Backoff, Dedup, DedupScope, JobId, Kept, Payload, When};
+use bytes::Bytes;
+use pyo3::prelude::*;
+
+use crate::errors::OrRaise;
+use crate::held::Held;
+use crate::values;
+
+/// Bytes and their content type.
+pub type Blob<'a> = (&'a [u8], String);
+
+/// What `Blob` is in the engine.
+pub fn payload((bytes, content_type): Blob<'_>) -> Payload {
+    Payload { bytes: Bytes::copy_from_slice(bytes), content_type }
+}
+
+/// A job to be enqueued, its id drawn.
+#[pyclass(frozen, module = "bucketq._native")]
+pub struct New {
+    pub job: bucketq::New,
+}
+
+/// What a job may have beside its payload. What is left out has the engine's default.
+pub struct Extras {
+    pub id: Option<String>,
+    pub priority: Option<i32>,
+    pub delay_ms: Option<i64>,
+    pub at_ms: Option<i64>,
+    pub max_attempts: Option<u32>,
+    /// Base and maximum in milliseconds, jitter in percent.
+    pub backoff: Option<(i64, i64, u8)>,
+    pub dedup: Option<String>,
+    pub dedup_window_ms: Option<i64>,
+    pub group: Option<String>,
+    pub headers: Option<BTreeMap<String, String>>,
+}
+
+impl New {
+    /// The fresh job `job` with these extras.
+    pub fn with(mut job: bucketq::New, extras: Extras) -> bucketq::Result<Self> {
+        if let Some(id) = extras.id {
+            job.id = id.parse()?;
+        }
+        job.priority = extras.priority.unwrap_or(job.priority);
+        job.max_attempts = extras.max_attempts.unwrap_or(job.max_attempts);
+        job.group = extras.group;
+        job.headers = extras.headers.unwrap_or_default();
+        job.when = match (extras.delay_ms, extras.at_ms) {
+            (Some(delay), _) => When::In(delay),
+            (None, Some(at)) => When::At(at),
+            (None, None) => When::Now,
+        };
+        if let Some((base_ms, max_ms, jitter_percent)) = extras.backoff {
+            job.backoff = match base_ms {
+                0 => Backoff::None,
+                _ => Backoff::Exponential { base_ms, max_ms, jitter_percent },
+            };
+        }
+        let scope = extras.dedup_window_ms.map_or(DedupScope::Unfinished, DedupScope::Window);
+        job.dedup = extras.dedup.map(|key| Dedup { key, scope });
+        Ok(Self { job })
+    }
+}
+
+#[pymethods]
+impl New {
+    #[getter]
+    fn id(&self) -> String {
+        self.job.id.to_string()
+    }
+}
+
+/// One change. The jobs it ends are no longer kept once it is in the bucket.
+#[pyclass(frozen, module = "bucketq._native")]
+pub struct Op {
+    pub op: bucketq::Op,
+    pub ends: Vec<Arc<Kept>>,
+}
+
+impl From<bucketq::Op> for Op {
+    fn from(op: bucketq::Op) -> Self {
+        Self { op, ends: vec![] }
+    }
+}
+
+fn id(py: Python<'_>, text: &str) -> PyResult<JobId> {
+    text.parse().or_raise(py)
+}
+
+#[pymethods]
+#[expect(clippy::needless_pass_by_value, reason = "Python hands over lists")]
+impl Op {
+    #[staticmethod]
+    fn enqueue(queue: String, jobs: Vec<PyRef<'_, New>>) -> Self {
+        bucketq::Op::Enqueue { queue, jobs: jobs.iter().map(|new| new.job.clone()).collect() }.into()
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (held, result=None))]
+    fn ack(held: &Held, result: Option<Blob<'_>>) -> Self {
+        let op = bucketq::Op::Ack { held: held.kept().held(), result: result.map(payload) };
+        Self { op, ends: vec![held.kept_arc()] }
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (held, delay_ms=None, error=None))]
+    fn nack(held: &Held, delay_ms: Option<i64>, error: Option<String>) -> Self {
+        let op = bucketq::Op::Nack { held: held.kept().held(), delay_ms, error };
+        Self { op, ends: vec![held.kept_arc()] }
+    }
+
+    #[staticmethod]
+    fn release(held: &Held) -> Self {
+        Self { op: bucketq::Op::Release { held: held.kept().held() }, ends: vec![held.kept_arc()] }
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (held, error=None))]
+    fn reject(held: &Held, error: Option<String>) -> Self {
+        Self { op: bucketq::Op::Reject { held: held.kept().held(), error }, ends: vec![held.kept_arc()] }
+    }
+
+    #[staticmethod]
+    fn cancel(py: Python<'_>, job: &str, leased: bool) -> PyResult<Self> {
+        Ok(bucketq::Op::Cancel { id: id(py, job)?, leased }.into())
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (job, run=None))]
+    fn requeue(py: Python<'_>, job: &str, run: Option<u32>) -> PyResult<Self> {
+        Ok(bucketq::Op::Requeue { id: id(py, job)?, run }.into())
+    }
+
+    #[staticmethod]
+    fn purge(py: Python<'_>, queue: String, states: Vec<String>) -> PyResult<Self> {
+        Ok(bucketq::Op::Purge { queue, states: values::states(&states).or_raise(py)? }.into())
+    }
+
+    #[staticmethod]
+    fn pause(queue: String) -> Self {
+        bucketq::Op::Pause { queue }.into()
+    }
+
+    #[staticmethod]
+    fn resume(queue: String) -> Self {
+        bucketq::Op::Resume { queue }.into()
+    }
+
+    /// All of these or none.
+    #[staticmethod]
+    fn atomic(ops: Vec<PyRef<'_, Op>>) -> Self {
+        let ends = ops.iter().flat_map(|op| op.ends.iter().cloned()).collect();
+        Self { op: bucketq::Op::Atomic(ops.iter().map(|op| op.op.clone()).collect()), ends }
+    }
+}

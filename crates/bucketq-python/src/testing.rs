@@ -1,0 +1,159 @@
+//! For tests of programs that use bucketq: a queue file in memory that nobody shares, a clock that they set, a store
+//! that takes its time. Used by `bucketq.testing` and the benchmarks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bucketq::env::{Clock as EngineClock, Entropy};
+use bucketq::store::{Expect, Got, Listed, Memory, Put, Store, Version};
+use bucketq::{Env, QueueFile, Result};
+use bytes::Bytes;
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tokio::time::Instant;
+
+use crate::call::Call;
+use crate::errors::OrRaise;
+use crate::file::File;
+use crate::settings;
+
+/// A clock that runs as the machine's does, and jumps when told to.
+#[pyclass(frozen, module = "bucketq._native")]
+pub struct Clock {
+    ahead_ms: Arc<AtomicI64>,
+}
+
+#[pymethods]
+impl Clock {
+    #[new]
+    fn new() -> Self {
+        Self { ahead_ms: Arc::default() }
+    }
+
+    /// Jump ahead.
+    fn advance(&self, ms: u32) {
+        self.ahead_ms.fetch_add(ms.into(), SeqCst);
+    }
+
+    /// Milliseconds since 1970 in UTC by this clock.
+    fn now_ms(&self) -> i64 {
+        self.jumping().wall_ms()
+    }
+}
+
+impl Clock {
+    fn jumping(&self) -> Jumping {
+        Jumping { machine: Env::default(), ahead_ms: Arc::clone(&self.ahead_ms) }
+    }
+}
+
+/// The machine's clock, ahead of it by what was asked for.
+#[derive(Debug)]
+struct Jumping {
+    machine: Env,
+    ahead_ms: Arc<AtomicI64>,
+}
+
+impl EngineClock for Jumping {
+    fn wall_ms(&self) -> i64 {
+        self.machine.wall_ms() + self.ahead_ms.load(SeqCst)
+    }
+
+    fn monotonic(&self) -> Instant {
+        self.machine.monotonic() + Duration::from_millis(self.ahead_ms.load(SeqCst).unsigned_abs())
+    }
+}
+
+impl Entropy for Jumping {
+    fn fill(&self, bytes: &mut [u8]) {
+        for part in bytes.chunks_mut(16) {
+            part.copy_from_slice(&self.machine.bytes::<16>()[..part.len()]);
+        }
+    }
+}
+
+/// A store that takes this long for a request: half before it, half after it.
+#[derive(Debug)]
+struct Slow {
+    inner: Memory,
+    half: Duration,
+}
+
+impl Slow {
+    async fn way(&self) {
+        if !self.half.is_zero() {
+            tokio::time::sleep(self.half).await;
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Slow {
+    async fn get(&self, key: &str, unless: Option<&Version>) -> Result<Got> {
+        self.way().await;
+        let got = self.inner.get(key, unless).await;
+        self.way().await;
+        got
+    }
+
+    async fn put_if(&self, key: &str, body: Bytes, expect: &Expect) -> Put {
+        self.way().await;
+        let put = self.inner.put_if(key, body, expect).await;
+        self.way().await;
+        put
+    }
+
+    async fn put_new(&self, key: &str, body: Bytes) -> Result<()> {
+        self.way().await;
+        let put = self.inner.put_new(key, body).await;
+        self.way().await;
+        put
+    }
+
+    async fn delete(&self, key: &str) -> Result<()> {
+        self.way().await;
+        self.inner.delete(key).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
+        self.way().await;
+        self.inner.list(prefix).await
+    }
+
+    fn describe(&self) -> String {
+        "a queue file of a test, in memory".to_owned()
+    }
+
+    fn default_max_skew(&self) -> Duration {
+        self.inner.default_max_skew()
+    }
+
+    fn needs_probe(&self) -> bool {
+        self.inner.needs_probe()
+    }
+}
+
+/// A fresh queue file in memory that no other handle shares, on this clock; each request takes this long. With a clock
+/// the leases of held jobs are not extended: they run out when it says so.
+#[pyfunction]
+#[pyo3(signature = (settings, clock=None, request_us=0))]
+pub fn open_test(
+    py: Python<'_>,
+    settings: &Bound<'_, PyDict>,
+    clock: Option<&Clock>,
+    request_us: u64,
+) -> PyResult<Call> {
+    let options = settings::options(settings)?.or_raise(py)?;
+    // On a clock that jumps nobody can tell an extension that is late from one that is due: leases run out.
+    let extends = clock.is_none();
+    let clock = clock.map_or_else(|| Clock::new().jumping(), Clock::jumping);
+    let entropy = Jumping { machine: Env::default(), ahead_ms: Arc::default() };
+    let env = Env::new(Arc::new(clock), Arc::new(entropy));
+    let store = Slow { inner: Memory::new(), half: Duration::from_micros(request_us / 2) };
+    let work =
+        async move { File::of(QueueFile::open_with(Arc::new(store), "test", options, env).await?, extends) };
+    Ok(Call::new(work, |py, file| file.into_py_any(py)))
+}

@@ -1,0 +1,148 @@
+//! What the engine answers, as plain Python values: ids are text, times are milliseconds. The package makes them nice.
+
+use bucketq::store::ProbeReport;
+use bucketq::{Detail, Job, Metrics, Outcome, Page, Payload, QueueInfo, State, Stats};
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+macro_rules! dict {
+    ($py:ident, $( $name:literal: $value:expr ),* $(,)?) => {{
+        let dict = PyDict::new($py);
+        $( dict.set_item(pyo3::intern!($py, $name), $value)?; )*
+        dict
+    }};
+}
+
+/// A job without its bytes.
+pub fn job<'py>(py: Python<'py>, job: &Job) -> PyResult<Bound<'py, PyDict>> {
+    Ok(dict! { py,
+        "id": job.id.to_string(),
+        "run": job.run,
+        "queue": &job.queue,
+        "state": job.state.as_str(),
+        "expired": job.expired,
+        "priority": job.priority,
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+        "group": &job.group,
+        "dedup": &job.dedup,
+        "headers": &job.headers,
+        "size": job.payload_len,
+        "commit_seq": job.commit_seq(),
+        "enqueued_ms": job.enqueued_ms,
+        "run_at_ms": job.run_at_ms,
+        "claimed_ms": job.claimed_ms,
+        "finished_ms": job.finished_ms,
+        "expires_ms": job.expires_ms,
+        "fence": job.fence,
+        "worker": &job.worker,
+        "last_error": &job.last_error,
+    })
+}
+
+/// Bytes and what they are.
+pub fn payload<'py>(py: Python<'py>, payload: &Payload) -> (Bound<'py, PyBytes>, String) {
+    (PyBytes::new(py, &payload.bytes), payload.content_type.clone())
+}
+
+/// A job, its payload, its result.
+pub fn detail(py: Python<'_>, detail: &Detail) -> PyResult<Py<PyAny>> {
+    let result = detail.result.as_ref().map(|r| payload(py, r));
+    (job(py, &detail.job)?, payload(py, &detail.payload), result).into_py_any(py)
+}
+
+/// Jobs, and where the next page begins.
+pub fn page(py: Python<'_>, page: &Page) -> PyResult<Py<PyAny>> {
+    let jobs = page.jobs.iter().map(|j| job(py, j)).collect::<PyResult<Vec<_>>>()?;
+    (jobs, page.next.map(|cursor| cursor.0)).into_py_any(py)
+}
+
+/// One queue.
+pub fn queue<'py>(py: Python<'py>, queue: &QueueInfo) -> PyResult<Bound<'py, PyDict>> {
+    let counts = PyDict::new(py);
+    for (state, count) in &queue.counts {
+        counts.set_item(state.as_str(), count)?;
+    }
+    Ok(dict! { py,
+        "name": &queue.name,
+        "paused": queue.paused,
+        "counts": counts,
+        "expired": queue.expired,
+        "due": queue.due,
+        "oldest_ready_ms": queue.oldest_ready_ms,
+    })
+}
+
+/// All of these queues.
+pub fn queues(py: Python<'_>, all: &[QueueInfo]) -> PyResult<Py<PyAny>> {
+    all.iter().map(|q| queue(py, q)).collect::<PyResult<Vec<_>>>()?.into_py_any(py)
+}
+
+/// The queue file as a whole.
+pub fn stats(py: Python<'_>, stats: &Stats) -> PyResult<Py<PyAny>> {
+    let dict = dict! { py,
+        "queues": queues(py, &stats.queues)?,
+        "commit_seq": stats.commit_seq,
+        "commit_ms": stats.commit_ms,
+        "pages": stats.pages,
+        "free_pages": stats.free_pages,
+    };
+    dict.into_py_any(py)
+}
+
+/// Counters by name.
+pub fn metrics<'py>(py: Python<'py>, metrics: &Metrics) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    if let Ok(serde_json::Value::Object(counters)) = serde_json::to_value(metrics) {
+        for (name, count) in counters {
+            dict.set_item(name, count.as_u64())?;
+        }
+    }
+    Ok(dict)
+}
+
+/// What a probe found.
+pub fn report(py: Python<'_>, report: &ProbeReport) -> PyResult<Py<PyAny>> {
+    let dict = dict! { py,
+        "store": &report.store,
+        "rounds": report.rounds,
+        "writers": report.writers,
+        "conflicts": report.conflicts,
+        "unanswered": report.unanswered,
+        "took_us": report.took.as_micros() as u64,
+    };
+    dict.into_py_any(py)
+}
+
+/// What an op did.
+pub fn outcome(py: Python<'_>, outcome: &Outcome) -> PyResult<Py<PyAny>> {
+    match outcome {
+        Outcome::Enqueued(all) => {
+            let all: Vec<_> = all.iter().map(|e| (e.id.to_string(), e.deduplicated, e.commit_seq)).collect();
+            all.into_py_any(py)
+        }
+        Outcome::Acked | Outcome::Released | Outcome::Rejected | Outcome::Paused | Outcome::Resumed => {
+            Ok(py.None())
+        }
+        Outcome::Nacked { state, .. } | Outcome::Cancelled { was: state } => state.as_str().into_py_any(py),
+        Outcome::Requeued { run } => run.into_py_any(py),
+        Outcome::Purged { count } => count.into_py_any(py),
+        Outcome::Atomic(all) => {
+            all.iter().map(|o| self::outcome(py, o)).collect::<PyResult<Vec<_>>>()?.into_py_any(py)
+        }
+        other => Err(PyRuntimeError::new_err(format!("another outcome than asked for: {other:?}"))),
+    }
+}
+
+/// The states with these names.
+pub fn states(names: &[String]) -> bucketq::Result<Vec<State>> {
+    let state = |name: &String| {
+        State::ALL.into_iter().find(|s| s.as_str() == name).ok_or_else(|| {
+            let all = State::ALL.map(State::as_str).join(", ");
+            bucketq::Error::invalid(format!("{name:?} is no state of a job: use {all}"))
+        })
+    };
+    names.iter().map(state).collect()
+}

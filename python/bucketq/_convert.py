@@ -1,0 +1,257 @@
+"""Between Python's values and the engine's: bytes with a content type, milliseconds, plain dicts.
+
+Called by every module that talks to ``_native``. Says what is wrong with an argument before anything is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from bucketq.errors import Invalid
+
+if TYPE_CHECKING:
+    from bucketq.types import Extras, Seconds
+
+Blob = tuple[bytes, str]
+"""Bytes and their content type."""
+Dict = dict[str, Any]
+"""What the engine knows of something, by name."""
+
+JSON = "application/json"
+TEXT = "text/plain"
+BYTES = "application/octet-stream"
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+MAX_MILLIS = 2**62
+
+EXTRAS = (
+    "delay",
+    "at",
+    "priority",
+    "max_attempts",
+    "backoff",
+    "dedup",
+    "dedup_window",
+    "group",
+    "headers",
+    "content_type",
+    "id",
+)
+
+
+def millis(value: Seconds, what: str) -> int:
+    """A duration in milliseconds."""
+    if isinstance(value, timedelta):
+        result = value // MILLISECOND
+    elif isinstance(value, bool) or not isinstance(value, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise Invalid(f"{what} is {value!r}: give seconds as a number, or a timedelta")
+    elif not math.isfinite(value):
+        raise Invalid(f"{what} is {value!r}: give a finite number of seconds")
+    else:
+        result = round(value * 1000)
+    if result < 0:
+        raise Invalid(f"{what} is {value!r}: it cannot be negative")
+    if result > MAX_MILLIS:
+        raise Invalid(f"{what} is {value!r}: it is too long")
+    return result
+
+
+def maybe_millis(value: Seconds | None, what: str) -> int | None:
+    """A duration in milliseconds, or None as it is."""
+    return None if value is None else millis(value, what)
+
+
+def moment(value: datetime, what: str) -> int:
+    """Milliseconds since 1970 in UTC."""
+    if not isinstance(value, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise Invalid(f"{what} is {value!r}: give an aware datetime")
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise Invalid(f"{what} is {value!r} without a time zone: use datetime.now(UTC) or .astimezone()")
+    return (value - EPOCH) // MILLISECOND
+
+
+def time(ms: int) -> datetime:
+    """The time in UTC."""
+    return EPOCH + timedelta(milliseconds=ms)
+
+
+def maybe_time(ms: int | None) -> datetime | None:
+    """The time in UTC, or None as it is."""
+    return None if ms is None else time(ms)
+
+
+def whole(value: int, what: str, low: int, high: int) -> int:
+    """A whole number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise Invalid(f"{what} is {value!r}: give a whole number")
+    if not low <= value <= high:
+        raise Invalid(f"{what} is {value}: give a number between {low} and {high}")
+    return value
+
+
+def name(value: str | None, what: str) -> str | None:
+    """Text, or None as it is."""
+    if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise Invalid(f"{what} is {value!r}: give text")
+    return value
+
+
+def names(values: Iterable[str], what: str) -> list[str]:
+    """Several texts; one text alone is a likely mistake for a list of one."""
+    if isinstance(values, str):
+        raise Invalid(f"{what} is the text {values!r}: give a list, [{values!r}]")
+    return list(values)
+
+
+def is_json(content_type: str) -> bool:
+    """True for JSON under any of its names."""
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == JSON or kind.endswith("+json")
+
+
+def encode(data: Any, content_type: str | None = None) -> tuple[bytes, str]:
+    """The bytes of these data and their content type: bytes and text as they are, all else as JSON."""
+    match data:
+        case bytes():
+            return data, content_type or BYTES
+        case bytearray():
+            return bytes(data), content_type or BYTES
+        case memoryview():
+            return data.tobytes(), content_type or BYTES
+        case str() if content_type is None or not is_json(content_type):
+            try:
+                return data.encode(), content_type or TEXT
+            except UnicodeEncodeError as error:
+                raise Invalid(f"the text cannot be written as UTF-8: {error.reason}") from error
+        case _ if content_type is not None and not is_json(content_type):
+            raise Invalid(f"{type(data).__name__} cannot be written as {content_type}: give bytes or text")
+        case _:
+            try:
+                written = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+                return written.encode(), content_type or JSON
+            except (TypeError, ValueError, RecursionError) as error:
+                raise Invalid(f"the data cannot be written as JSON: {error}; give bytes or text") from error
+
+
+def decode(payload: bytes, content_type: str) -> Any:
+    """What ``encode`` was given: JSON and text decoded, all else the bytes."""
+    if is_json(content_type):
+        try:
+            return json.loads(payload)
+        except ValueError as error:
+            raise Invalid(
+                f"the payload says {content_type} but is not JSON: {error}; see .payload"
+            ) from error
+    return text(payload) if content_type.lower().startswith("text/") else payload
+
+
+def text(payload: bytes) -> str:
+    """The payload as UTF-8 text."""
+    try:
+        return payload.decode()
+    except UnicodeDecodeError as error:
+        raise Invalid(f"the payload is not UTF-8 text: {error.reason}; see .payload") from error
+
+
+def queue_and_data(args: tuple[Any, ...]) -> tuple[str | None, Any]:
+    """``(data)`` or ``(queue, data)``."""
+    match args:
+        case (data,):
+            return None, data
+        case (str(queue), data):
+            return queue, data
+        case _:
+            raise TypeError("New takes the data, or the name of a queue and the data")
+
+
+def nearest(key: str, known: Iterable[str]) -> str:
+    """Words for the known name that is most like ``key``, or all of them."""
+    from difflib import get_close_matches
+
+    known = list(known)
+    close = get_close_matches(key, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+
+
+def check_extras(extras: Extras) -> None:
+    """Refuse a misspelt name."""
+    for key in extras:
+        if key not in EXTRAS:
+            raise TypeError(f"a job has no {key!r}: {nearest(key, EXTRAS)}")
+
+
+def native_extras(extras: Extras) -> dict[str, Any]:
+    """The extras as the engine wants them."""
+    check_extras(extras)
+    out: dict[str, Any] = {}
+    given: dict[str, Any] = {key: value for key, value in extras.items() if value is not None}
+    given.pop("content_type", None)
+    for key, value in given.items():
+        match key:
+            case "delay":
+                out["delay_ms"] = millis(value, "delay")
+            case "at":
+                out["at_ms"] = moment(value, "at")
+            case "dedup_window":
+                out["dedup_window_ms"] = millis(value, "dedup_window")
+            case "priority":
+                out[key] = whole(value, key, -(2**31), 2**31 - 1)
+            case "max_attempts":
+                out[key] = whole(value, key, 1, 2**32 - 1)
+            case "backoff":
+                base, most = millis(value.base, "backoff.base"), millis(value.max, "backoff.max")
+                if not 0 <= value.jitter <= 1:
+                    raise Invalid(f"backoff.jitter is {value.jitter!r}: give a share between 0 and 1")
+                out[key] = (base, most, round(value.jitter * 100))
+            case "headers":
+                out[key] = headers(value)
+            case _:
+                out[key] = name(value, key)
+    if "delay" in given and "at" in given:
+        raise Invalid("delay and at exclude each other: give one of them")
+    if "dedup_window" in given and "dedup" not in given:
+        raise Invalid("dedup_window without dedup: give the key too")
+    return out
+
+
+def headers(value: Mapping[str, str]) -> dict[str, str]:
+    """Text by text."""
+    try:
+        pairs: dict[Any, Any] = dict(value)
+    except (TypeError, ValueError):
+        pairs = {None: None}
+    if not all(isinstance(part, str) for pair in pairs.items() for part in pair):
+        raise Invalid("headers map text to text")
+    return pairs
+
+
+SPANS = (
+    "max_skew",
+    "deadline",
+    "commit_interval",
+    "gather_max",
+    "poll_min",
+    "poll_max",
+    "connect_timeout",
+    "request_timeout",
+)
+SETTINGS = (
+    *("create", "max_payload", "max_file", "gather_percent", "mailbox", "tail", "max_head"),
+    *("endpoint", "region", "path_style", "access_key", "secret_key", "session_token", "checksum"),
+    *SPANS,
+)
+
+
+def native_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as the engine wants them."""
+    out: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key not in SETTINGS:
+            raise Invalid(f"there is no setting {key!r}: {nearest(key, SETTINGS)}", "option")
+        out[key] = millis(value, key) if key in SPANS else value
+    return out

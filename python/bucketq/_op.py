@@ -1,0 +1,123 @@
+"""Changes put together for the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from bucketq import _convert as convert
+from bucketq._native import Op
+from bucketq.errors import Error, Invalid, OutcomeUnknown
+from bucketq.types import New
+
+if TYPE_CHECKING:
+    from bucketq import _native
+    from bucketq._job import JobBase
+    from bucketq.types import Enqueued, Extras, Seconds, State
+
+
+def new(file: _native.File, data: Any, extras: Extras) -> _native.New:
+    """A job to be enqueued, its id drawn."""
+    return file.new(convert.encode(data, extras.get("content_type")), **convert.native_extras(extras))
+
+
+def news(file: _native.File, queue: str, jobs: Iterable[Any], begin: int = 0) -> list[_native.New]:
+    """Jobs for this queue, from ``New`` or from data alone; ``begin`` is the number of the first in messages."""
+    made: list[_native.New] = []
+    for index, job in enumerate(jobs, begin):
+        if not isinstance(job, New):
+            made.append(new(file, job, {}))
+        elif job.queue is None or job.queue == queue:
+            made.append(new(file, job.data, job.extras))
+        else:
+            raise Invalid(
+                f"job {index} is for {job.queue!r}, not for {queue!r}: leave the queue out, or use file.atomic()"
+            )
+    return made
+
+
+def enqueue(queue: str, jobs: list[_native.New]) -> Op:
+    """Put these jobs into the queue, all or none."""
+    return Op.enqueue(queue, jobs)
+
+
+def words(error: object) -> str | None:
+    """What is kept of a failure: text as it is, an exception as Python shows it in one line."""
+    match error:
+        case None:
+            return None
+        case BaseException():
+            return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        case _:
+            return str(error)
+
+
+def swallowed(job: JobBase, error: BaseException | None, swallow: bool) -> bool:
+    """True if the loop goes on although the work on a job failed; the log has it."""
+    if not swallow or not isinstance(error, Exception):
+        return False
+    from logging import getLogger
+
+    getLogger("bucketq").error("job %s of %s failed", job.id, job.queue, exc_info=error)
+    return True
+
+
+def chunks(file: _native.File, queue: str, jobs: Iterable[Any], size: int) -> Iterator[Op]:
+    """The enqueues of so many jobs each."""
+    convert.whole(size, "chunk", 1, 1_000_000)
+    rest, begin = iter(jobs), 0
+    while part := news(file, queue, islice(rest, size), begin):
+        begin += len(part)
+        yield enqueue(queue, part)
+
+
+class telling:
+    """Makes an error tell which jobs were enqueued before it."""
+
+    def __init__(self, done: list[Enqueued]) -> None:
+        self.done = done
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Error):
+            error.enqueued = tuple(self.done)
+            others = "may be" if isinstance(error, OutcomeUnknown) else "are not"
+            error.add_note(f"{len(self.done)} jobs are enqueued, those of the next chunk {others}")
+
+
+def claim(
+    file: _native.File,
+    queues: Iterable[str] | None,
+    most: int,
+    lease: Seconds,
+    wait: Seconds | None,
+    worker: str | None,
+) -> _native.Call[list[_native.Held]]:
+    """Ask for jobs."""
+    return file.claim(
+        None if queues is None else convert.names(queues, "queues"),
+        convert.whole(most, "max", 1, 10_000),
+        convert.millis(lease, "lease"),
+        convert.maybe_millis(wait, "wait"),
+        convert.name(worker, "worker"),
+    )
+
+
+def page(
+    file: _native.File,
+    queue: str | None,
+    states: Iterable[State],
+    group: str | None,
+    expired: bool,
+    after: int | None,
+    limit: int,
+) -> _native.Call[tuple[list[convert.Dict], int | None]]:
+    """Ask for a page of jobs."""
+    after = None if after is None else convert.whole(after, "after", 0, 2**63 - 1)
+    names = convert.names(states, "states")
+    return file.list(
+        queue, names, convert.name(group, "group"), expired, after, convert.whole(limit, "limit", 1, 1000)
+    )

@@ -1,0 +1,86 @@
+"""The engine's answers as the nouns of ``bucketq.types``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, cast
+
+from bucketq import _convert as convert
+from bucketq._convert import Blob, Dict
+from bucketq.types import Enqueued, JobDetail, JobInfo, Page, ProbeReport, QueueInfo, State, Stats
+
+TIMES = ("enqueued", "claimed", "finished", "expires")
+STATES: tuple[State, ...] = ("scheduled", "ready", "leased", "done", "dead", "cancelled")
+
+
+def _fields(native: Dict) -> dict[str, Any]:
+    fields = dict(native)
+    fields["run_at"] = convert.time(fields.pop("run_at_ms"))
+    for what in TIMES:
+        fields[f"{what}_at"] = convert.maybe_time(fields.pop(f"{what}_ms"))
+    return fields
+
+
+def info(native: Dict) -> JobInfo:
+    """A job without its bytes."""
+    return JobInfo(**_fields(native))
+
+
+def detail(native: tuple[Dict, Blob, Blob | None] | None) -> JobDetail | None:
+    """A job with its bytes."""
+    if native is None:
+        return None
+    job, (payload, content_type), result = native
+    result_payload, result_content_type = result or (None, None)
+    return JobDetail(
+        payload=payload,
+        content_type=content_type,
+        result_payload=result_payload,
+        result_content_type=result_content_type,
+        **_fields(job),
+    )
+
+
+def page(native: tuple[list[Dict], int | None]) -> Page:
+    """A page of jobs."""
+    jobs, after = native
+    return Page(tuple(map(info, jobs)), after)
+
+
+def enqueued(native: list[tuple[str, bool, int]]) -> list[Enqueued]:
+    """One answer a job."""
+    return [Enqueued(*one) for one in native]
+
+
+def result(native: Any) -> Any:
+    """What one change of an atomic answered. Its enqueues hold one job each, so there is one answer in the list."""
+    if isinstance(native, list):
+        return enqueued(cast("list[tuple[str, bool, int]]", native))[0]
+    return native
+
+
+def queue(native: Dict) -> QueueInfo:
+    """One queue."""
+    waited = native["oldest_ready_ms"]
+    oldest = None if waited is None else timedelta(milliseconds=waited)
+    counts = native["counts"]
+    return QueueInfo(native["name"], native["paused"], counts, native["expired"], native["due"], oldest)
+
+
+def counts(name: str, native: list[Dict]) -> QueueInfo:
+    """The queue of this name; an empty one when no job has made it yet."""
+    found = [queue(one) for one in native if one["name"] == name]
+    return found[0] if found else QueueInfo(name, False, dict.fromkeys(STATES, 0), 0, 0, None)
+
+
+def report(native: Dict) -> ProbeReport:
+    """What a probe found."""
+    fields = dict(native)
+    return ProbeReport(took=timedelta(microseconds=fields.pop("took_us")), **fields)
+
+
+def stats(native: Dict) -> Stats:
+    """The queue file as a whole."""
+    time = convert.time(native["commit_ms"])
+    queues = tuple(map(queue, native["queues"]))
+    return Stats(queues, native["commit_seq"], time, native["pages"], native["free_pages"])

@@ -1,0 +1,170 @@
+//! Kept jobs: extended while they are held, known to be lost, handed back when nobody worked on them.
+
+use std::time::Duration;
+
+use bucketq::{Code, Keeper, Kept, Payload, QueueFile, Result};
+use bucketq_tests::clock::pass;
+use bucketq_tests::given::{inline, puppet, refused};
+use bucketq_tests::puppet::{OnPut, Puppet};
+
+const LEASE: Duration = Duration::from_secs(12);
+
+/// A queue file with this many jobs, all claimed and kept.
+async fn kept(jobs: u32) -> Result<(Puppet, QueueFile, Keeper, Vec<Kept>)> {
+    let (puppet, file) = puppet(inline()).await?;
+    let q = file.queue("q")?;
+    for _ in 0..jobs {
+        q.enqueue(Payload::text("x")).await?;
+    }
+    let (keeper, task) = Keeper::new(&file)?;
+    tokio::spawn(task);
+    let taken = if jobs == 0 { vec![] } else { q.claim(jobs).lease(LEASE).await? };
+    let kept = taken.iter().map(|t| keeper.keep(t, LEASE)).collect();
+    Ok((puppet, file, keeper, kept))
+}
+
+/// The attempt number of a job that can be claimed now; none when there is none.
+async fn attempt(file: &QueueFile) -> Result<Option<u32>> {
+    Ok(file.claim(1).lease(LEASE).await?.first().map(|t| t.job.attempt))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kept_job_stays_its_holders_until_it_is_ended() -> Result<()> {
+    let (_, file, _keeper, kept) = kept(1).await?;
+    kept[0].work();
+    for _ in 0..20 {
+        pass(LEASE / 2).await;
+        assert!(!kept[0].is_lost());
+        assert!(kept[0].remaining() > LEASE / 2);
+        assert_eq!(attempt(&file).await?, None);
+    }
+    kept[0].end();
+    pass(LEASE).await;
+    assert!(!kept[0].is_lost(), "an ended job is nobody's business");
+    assert_eq!(attempt(&file).await?, Some(2));
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_kept_jobs_are_extended_in_one_commit_each_third_of_the_lease() -> Result<()> {
+    let (puppet, file, _keeper, kept) = kept(50).await?;
+    pass(Duration::from_secs(1)).await;
+    let before = puppet.requests().puts;
+    pass(LEASE * 10).await;
+    let puts = puppet.requests().puts - before;
+    assert!((28..=33).contains(&puts), "{puts} puts for fifty jobs in ten leases");
+    assert!(kept.iter().all(|k| !k.is_lost()));
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_keeper_without_jobs_asks_nothing() -> Result<()> {
+    let (puppet, file, _keeper, kept) = kept(3).await?;
+    file.atomic(kept.iter().map(|k| bucketq::Op::Ack { held: k.held(), result: None }).collect()).await?;
+    kept.iter().for_each(Kept::end);
+    pass(Duration::from_secs(1)).await;
+    let before = puppet.requests();
+    pass(Duration::from_hours(1)).await;
+    assert_eq!(puppet.requests(), before);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_taken_away_is_lost_at_the_next_extend() -> Result<()> {
+    let (_, file, _keeper, kept) = kept(1).await?;
+    file.call(bucketq::Op::Cancel { id: kept[0].held().id, leased: true }).await?;
+    assert!(!kept[0].is_lost(), "nobody has asked yet");
+    pass(LEASE / 2).await;
+    assert!(kept[0].is_lost());
+    assert_eq!(refused(kept[0].extend(&file, LEASE).await).code(), Code::LeaseLost);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_is_lost_when_its_lease_runs_out_over_a_store_that_fails_and_kept_on_when_it_works_again()
+-> Result<()> {
+    let (puppet, file, _keeper, kept) = kept(1).await?;
+    kept[0].work();
+    puppet.every_put(OnPut::Refuse(Code::Unreachable));
+    pass(Duration::from_secs(11)).await;
+    assert!(!kept[0].is_lost());
+    pass(Duration::from_secs(1)).await;
+    assert!(kept[0].is_lost());
+    puppet.every_put(OnPut::Pass);
+    pass(LEASE * 4).await;
+    assert!(!kept[0].is_lost(), "nobody else has claimed it meanwhile");
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_nobody_worked_on_is_handed_back_when_dropped() -> Result<()> {
+    let (_, file, keeper, mut kept) = kept(2).await?;
+    kept[0].give_back();
+    assert!(kept[0].is_ended());
+    drop(kept.pop());
+    keeper.flush().await;
+    assert_eq!(attempt(&file).await?, Some(1));
+    assert_eq!(attempt(&file).await?, Some(1));
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_somebody_worked_on_is_left_to_its_lease_when_dropped() -> Result<()> {
+    let (_, file, keeper, kept) = kept(1).await?;
+    kept[0].work();
+    drop(kept);
+    keeper.flush().await;
+    assert_eq!(attempt(&file).await?, None);
+    pass(LEASE).await;
+    assert_eq!(attempt(&file).await?, Some(2));
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_longer_lease_is_extended_less_often() -> Result<()> {
+    let (puppet, file, _keeper, kept) = kept(1).await?;
+    kept[0].extend(&file, LEASE * 100).await?;
+    assert!(kept[0].remaining() > LEASE * 99);
+    let before = puppet.requests().puts;
+    pass(LEASE * 30).await;
+    assert_eq!(puppet.requests().puts, before);
+    pass(LEASE * 10).await;
+    assert_eq!(puppet.requests().puts, before + 1);
+    assert!(kept[0].remaining() > LEASE * 80);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_only_watched_is_lost_when_its_lease_runs_out_and_handed_back_before() -> Result<()> {
+    let (_, file, keeper, kept) = kept(0).await?;
+    assert!(kept.is_empty());
+    file.queue("q")?.enqueue(Payload::text("x")).await?;
+    let taken = file.claim(1).lease(LEASE).await?;
+    drop(keeper.watch_only(&taken[0], LEASE));
+    keeper.flush().await;
+    let taken = file.claim(1).lease(LEASE).await?;
+    assert_eq!(taken[0].job.attempt, 1);
+    let watched = keeper.watch_only(&taken[0], LEASE);
+    watched.extend(&file, LEASE).await?;
+    pass(LEASE).await;
+    assert!(watched.is_lost());
+    assert_eq!(attempt(&file).await?, Some(2));
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_task_ends_with_what_it_keeps() -> Result<()> {
+    let (_, file) = puppet(inline()).await?;
+    let (keeper, task) = Keeper::new(&file)?;
+    let task = tokio::spawn(task);
+    file.queue("q")?.enqueue(Payload::text("x")).await?;
+    let taken = file.claim(1).lease(LEASE).await?;
+    let kept = keeper.keep(&taken[0], LEASE);
+    drop(keeper);
+    pass(LEASE).await;
+    assert!(!task.is_finished());
+    drop(kept);
+    task.await.expect("no panic");
+    assert_eq!(attempt(&file).await?, Some(1));
+    file.close().await
+}

@@ -1,0 +1,10 @@
+//! How a queue file grows and shrinks: bases, segments, what nothing refers to any more, and very large commits.
+
+mod bases;
+mod collect;
+mod kit;
+mod large;
+mod orphans;
+mod readers;
+mod shrink;
+mod stalled;

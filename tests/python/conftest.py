@@ -1,0 +1,78 @@
+"""Every test here runs on both faces and on every store it asks for: see the fixtures ``box`` and ``face``."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis.configuration import set_hypothesis_home_dir
+
+from both import OPEN
+from servers import BUCKET, ROOT, Server, s3
+
+NUMBERS = itertools.count()
+TIME_LIMIT = 60.0
+
+set_hypothesis_home_dir(ROOT / ".venv" / "hypothesis")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a coroutine as a test, with a limit: a hang is a failure."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    coroutine = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+    asyncio.run(asyncio.wait_for(coroutine, TIME_LIMIT))
+    return True
+
+
+class Box:
+    """A fresh place for one queue file, and a face to open it with."""
+
+    def __init__(self, face: str, url: str, settings: dict[str, Any]) -> None:
+        self.face = face
+        self.url = url
+        self.settings = settings
+
+    async def open(self, **settings: Any) -> Any:
+        return await OPEN[self.face](self.url, **(self.settings | settings))
+
+
+@pytest.fixture(params=["blocking", "aio"])
+def face(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    with s3() as server:
+        yield server
+
+
+def memory_url() -> str:
+    return f"memory://test{next(NUMBERS)}"
+
+
+@pytest.fixture(params=["memory", "file", "s3"])
+def box(request: pytest.FixtureRequest, face: str, tmp_path: Path) -> Box:
+    """On every store."""
+    match request.param:
+        case "memory":
+            return Box(face, memory_url(), {})
+        case "file":
+            return Box(face, str(tmp_path / "jobs"), {})
+        case _:
+            server: Server = request.getfixturevalue("server")
+            return Box(face, f"s3://{BUCKET}/python{next(NUMBERS)}/jobs", server.settings)
+
+
+@pytest.fixture
+def memory(face: str) -> Box:
+    """In memory only: for what does not depend on the store."""
+    return Box(face, memory_url(), {})

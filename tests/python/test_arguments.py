@@ -1,0 +1,165 @@
+"""Wrong arguments are told apart before anything is sent."""
+
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from datetime import datetime, timedelta
+
+import pytest
+
+import bucketq
+from bucketq import Backoff, New
+
+
+@pytest.fixture(scope="module")
+def file():
+    with bucketq.open("memory://arguments") as file:
+        yield file
+
+
+@pytest.mark.parametrize(
+    ("extras", "says"),
+    [
+        ({"delay": -1}, "negative"),
+        ({"delay": float("nan")}, "finite"),
+        ({"delay": "5"}, "timedelta"),
+        ({"delay": True}, "timedelta"),
+        ({"delay": timedelta.max}, "too long|hundred years|outside"),
+        ({"delay": 1e300}, "too long"),
+        ({"at": datetime(2030, 1, 1)}, "time zone"),
+        ({"at": "2030-01-01"}, "aware datetime"),
+        ({"at": datetime.now().astimezone(), "delay": 5}, "exclude"),
+        ({"priority": 2**31}, "between"),
+        ({"priority": 1.5}, "whole"),
+        ({"max_attempts": 0}, "between"),
+        ({"backoff": Backoff(jitter=2)}, "jitter"),
+        ({"backoff": Backoff(base=-1)}, "negative"),
+        ({"dedup": "x" * 201}, "200"),
+        ({"dedup": 5}, "text"),
+        ({"dedup_window": 5}, "key"),
+        ({"group": 5}, "text"),
+        ({"headers": {"a": 1}}, "text to text"),
+        ({"headers": 5}, "text to text"),
+        ({"headers": {"a": "x" * 5000}}, "header"),
+        ({"id": "12"}, "UUID"),
+        ({"content_type": "x" * 101}, "100"),
+    ],
+)
+def test_what_a_job_cannot_have_is_refused(file, extras, says):
+    with pytest.raises(bucketq.Invalid, match=says) as caught:
+        file.queue("q").enqueue("text", **extras)
+    assert caught.value.code == "argument"
+    assert file.queue("q").counts().counts["ready"] == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (object(), "JSON"),
+        ({1, 2}, "JSON"),
+        (float("inf"), "JSON"),
+        ("\ud800", "UTF-8"),
+        (b"x" * (256 * 1024 + 1), "payload"),
+    ],
+)
+def test_data_that_cannot_be_kept_are_refused(file, data, says):
+    with pytest.raises(bucketq.Invalid, match=says):
+        file.queue("q").enqueue(data)
+
+
+def test_data_of_another_kind_than_their_content_type_are_refused(file):
+    with pytest.raises(bucketq.Invalid, match="application/pdf"):
+        file.queue("q").enqueue({"a": 1}, content_type="application/pdf")
+
+
+def test_misspelt_names_are_told_the_nearest_one(file):
+    with pytest.raises(TypeError, match="did you mean delay"):
+        file.queue("q").enqueue(1, dely=5)
+    with pytest.raises(TypeError, match="did you mean priority"):
+        New(1, priority_=5)
+    with pytest.raises(bucketq.Invalid, match="did you mean deadline") as caught:
+        bucketq.open("memory://x", deadlin=5)
+    assert caught.value.code == "option"
+    with pytest.raises(TypeError):
+        New()
+    with pytest.raises(TypeError):
+        New(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"deadline": 0}, "option"),
+        ({"mailbox": 0}, "option"),
+        ({"access_key": "a"}, "option"),
+        ({"checksum": "md5"}, "option"),
+        ({"poll_min": 10, "poll_max": 1}, "option"),
+        ({"deadline": "soon"}, "argument"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, code):
+    with pytest.raises(bucketq.Invalid) as caught:
+        bucketq.open("memory://settings", **settings)
+    assert caught.value.code == code
+
+
+def test_settings_of_another_type_are_refused():
+    with pytest.raises(TypeError):
+        bucketq.open("memory://settings", max_payload="big")
+
+
+def test_a_url_that_makes_no_sense_is_refused():
+    with pytest.raises(bucketq.Invalid) as caught:
+        bucketq.open("http://example.org/x")
+    assert caught.value.code == "url"
+
+
+def test_one_process_opens_a_queue_file_with_one_set_of_options(file):
+    with pytest.raises(bucketq.Invalid) as caught:
+        bucketq.open("memory://arguments", deadline=5)
+    assert caught.value.code == "options_differ"
+
+
+def test_a_queue_file_that_is_not_there_is_not_made_when_told_so(tmp_path):
+    with pytest.raises(bucketq.NotFound) as caught:
+        bucketq.open(tmp_path / "none", create=False)
+    assert caught.value.code == "no_such_file"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda q: q.claim(0),
+        lambda q: q.claim(10_001),
+        lambda q: q.claim(lease=0),
+        lambda q: q.claim(wait=-1),
+        lambda q: q.claim(worker=5),
+        lambda q: q.list(limit=0),
+        lambda q: q.list(after=-1),
+        lambda q: q.list(["nonsense"]),
+        lambda q: q.get("x"),
+        lambda q: q.cancel("x"),
+        lambda q: q.requeue("x"),
+        lambda q: q.wait("x"),
+        lambda q: q.enqueue_many([1], chunk=0),
+    ],
+)
+def test_calls_that_make_no_sense_are_refused(file, call):
+    with pytest.raises(bucketq.Invalid):
+        call(file.queue("q"))
+
+
+def test_an_error_survives_pickling():
+    import pickle
+
+    error = pickle.loads(pickle.dumps(bucketq.LeaseLost("gone", "lease_lost")))
+    assert (type(error), str(error), error.code) == (bucketq.LeaseLost, "gone [lease_lost]", "lease_lost")
+
+
+def test_a_full_mailbox_says_so():
+    with bucketq.open("memory://full", mailbox=1) as file, ThreadPoolExecutor() as pool:
+        claims = [pool.submit(file.queue("q").claim, wait=None) for _ in range(2)]
+        refused, waiting = wait(claims, timeout=60, return_when=FIRST_COMPLETED)
+        (error,) = [claim.exception() for claim in refused]
+        assert isinstance(error, bucketq.QueueFull)
+        assert error.code == "mailbox_full"
+        file.close()
+        assert isinstance(waiting.pop().exception(60), bucketq.Closed)

@@ -1,0 +1,105 @@
+"""Held jobs are kept extended; what is lost is noticed; what nobody looked at goes back."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+
+import bucketq
+
+
+async def until(look, what):
+    """Wait for an event that has no other sign."""
+    for _ in range(3000):
+        if look():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail(f"waited in vain: {what}")
+
+
+async def test_a_held_job_is_extended_for_as_long_as_it_is_held(memory):
+    async with await memory.open() as file:
+        q = file.queue("q")
+        await q.enqueue("x")
+        async with await q.claim_one(lease=0.3) as job:
+            first = (await q.get(job.id)).expires_at
+            # Three extensions outlast the lease: without them, this claim would get the job.
+            seen = set()
+
+            async def look():
+                seen.add((await q.get(job.id)).expires_at)
+                return len(seen) > 4
+
+            while not await look():
+                assert await q.claim_one(wait=0.05) is None
+            assert max(seen) > first
+            assert not job.lost
+        assert (await q.counts()).counts["done"] == 1
+
+
+async def test_a_job_cancelled_under_its_worker_is_lost(memory):
+    async with await memory.open() as file:
+        q = file.queue("q")
+        receipt = await q.enqueue("x")
+        with pytest.raises(bucketq.LeaseLost):
+            async with await q.claim_one(lease=0.3) as job:
+                await q.cancel(receipt.id, leased=True)
+                await until(lambda: job.lost, "the keeper finds out")
+        assert "lost" in repr(job)
+
+
+async def test_an_exception_in_a_lost_job_is_still_raised(memory):
+    async with await memory.open() as file:
+        q = file.queue("q")
+        receipt = await q.enqueue("x")
+        with pytest.raises(ZeroDivisionError) as caught:
+            async with await q.claim_one():
+                await q.cancel(receipt.id, leased=True)
+                _ = 1 / 0
+        assert "could not be given back" in caught.value.__notes__[0]
+
+
+async def test_extend_changes_the_length_of_the_lease(memory):
+    async with await memory.open() as file:
+        q = file.queue("q")
+        await q.enqueue("x")
+        job = await q.claim_one(lease=10)
+        assert job.remaining <= 10
+        await job.extend(1000)
+        assert 900 < job.remaining <= 1000
+        await job.ack()
+
+
+async def test_a_job_nobody_looked_at_goes_back_when_nobody_refers_to_it(memory):
+    async with await memory.open() as file:
+        q = file.queue("q")
+        await q.enqueue("x")
+        job = await q.claim_one()
+        id = job.id
+        del job
+        gc.collect()
+        again = await q.claim_one(wait=30)
+        assert (again.id, again.attempt) == (id, 1)
+
+
+async def test_a_job_somebody_looked_at_waits_for_its_lease_to_run_out(memory):
+    async with await memory.open() as file:
+        q = file.queue("q")
+        await q.enqueue("x")
+        job = await q.claim_one(lease=0.4)
+        assert job.data == "x"
+        del job
+        gc.collect()
+        again = await q.claim_one(wait=30)
+        assert again.attempt == 2
+
+
+async def test_a_long_lease_may_follow_a_short_clock_skew(box):
+    async with await box.open() as file:
+        q = file.queue("q")
+        await q.enqueue("x")
+        job = await q.claim_one(lease=20)
+        assert 0 < job.remaining <= 20
+        await job.ack()

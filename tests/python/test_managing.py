@@ -1,0 +1,183 @@
+"""Looking after queues, on both faces and every store."""
+
+import pytest
+
+import bucketq
+from both import PROBE
+from bucketq import New
+
+
+async def test_several_changes_are_one_commit(box):
+    async with await box.open() as file:
+        q = file.queue("one")
+        await q.enqueue("a")
+        job = await q.claim_one()
+        async with file.atomic() as tx:
+            tx.ack(job, result="ok")
+            id = tx.enqueue("two", "b")
+        none, receipt = tx.results
+        assert none is None
+        assert receipt.id == id
+        assert job.ended
+        before = (await file.stats()).commit_seq
+        assert before == receipt.commit_seq
+        assert (await file.queue("two").claim_one()).data == "b"
+
+
+async def test_an_atomic_left_by_an_exception_changes_nothing(memory):
+    async with await memory.open() as file:
+        with pytest.raises(RuntimeError):
+            async with file.atomic() as tx:
+                tx.enqueue("q", 1)
+                raise RuntimeError
+        assert (await file.queue("q").counts()).counts["ready"] == 0
+
+
+async def test_a_refused_change_takes_the_others_with_it(memory):
+    async with await memory.open() as file:
+        with pytest.raises(bucketq.NotFound):
+            async with file.atomic() as tx:
+                tx.enqueue("q", 1)
+                tx.cancel("01a1ef22-6ca9-76da-93cf-e92b20dc67ca")
+        assert (await file.queue("q").counts()).counts["ready"] == 0
+        with pytest.raises(bucketq.Invalid):
+            _ = tx.results
+
+
+async def test_ack_enqueues_the_next_steps_in_its_commit(box):
+    async with await box.open() as file:
+        q = file.queue("q")
+        receipt = await q.enqueue("a")
+        job = await q.claim_one()
+        await job.ack(result=1, then=[New("next", {"n": 1}), New("same queue")])
+        jobs = (await file.list(["ready"])).jobs
+        assert [(j.queue) for j in jobs] == ["next", "q"]
+        assert jobs[0].commit_seq == jobs[1].commit_seq == (await file.stats()).commit_seq
+        assert (await q.get(receipt.id)).state == "done"
+
+
+async def test_cancel_and_requeue(memory):
+    async with await memory.open() as file:
+        q = file.queue("q")
+        receipt = await q.enqueue(1)
+        assert await q.cancel(receipt.id) == "ready"
+        assert await q.claim_one() is None
+        assert await q.requeue(receipt.id) == 1
+        job = await q.claim_one()
+        assert (job.id, job.run) == (receipt.id, 1)
+
+
+async def test_purge_deletes_jobs_in_these_states(memory):
+    async with await memory.open() as file:
+        q = file.queue("q")
+        await q.enqueue_many(range(5))
+        await (await q.claim_one()).ack()
+        assert await q.purge(["done"]) == 1
+        assert await q.purge(["ready", "scheduled"]) == 4
+        with pytest.raises(bucketq.Invalid, match="no state"):
+            await q.purge(["finished"])
+        with pytest.raises(bucketq.Invalid, match=r"\['done'\]"):
+            await q.purge("done")
+
+
+async def test_a_paused_queue_gives_nothing(memory):
+    async with await memory.open() as file:
+        q = file.queue("q")
+        await q.enqueue(1)
+        await q.pause()
+        assert (await q.counts()).paused
+        assert await q.claim_one() is None
+        await q.resume()
+        assert (await q.claim_one()).data == 1
+
+
+async def test_a_list_comes_in_pages(box):
+    async with await box.open() as file:
+        q = file.queue("q")
+        receipts = await q.enqueue_many(range(5))
+        await file.queue("other").enqueue(9)
+        first = await q.list(limit=3)
+        rest = await q.list(limit=3, after=first.next)
+        assert [j.id for j in first.jobs + rest.jobs] == [r.id for r in receipts]
+        assert rest.next is None
+        assert len((await file.list()).jobs) == 6
+
+
+async def test_counts_queues_and_stats(box):
+    async with await box.open() as file:
+        q = file.queue("b")
+        assert sum((await q.counts()).counts.values()) == 0
+        await q.enqueue_many([New(1), New(2, delay=60)])
+        await file.queue("a").enqueue(1)
+        assert [info.name for info in await file.queues()] == ["a", "b"]
+        info = await q.counts(max_age=60)
+        assert (info.counts["ready"], info.counts["scheduled"]) == (1, 1)
+        assert info.oldest_ready.total_seconds() >= 0
+        stats = await file.stats()
+        assert stats.pages > stats.free_pages >= 0
+        assert stats.commit_time.tzinfo is not None
+        assert {info.name for info in stats.queues} == {"a", "b"}
+        assert await file.settle() == stats.commit_seq + 1
+        assert file.metrics()["commits"] >= 2
+
+
+async def test_one_claim_takes_from_several_queues_or_any(memory):
+    async with await memory.open() as file:
+        for name in "abc":
+            await file.queue(name).enqueue(name)
+        named = await file.claim(9, queues=["a", "b"])
+        assert {job.queue for job in named} == {"a", "b"}
+        assert [job.queue for job in await file.claim(9)] == ["c"]
+
+
+async def test_many_jobs_go_in_chunks_and_tell_how_far_they_are(box):
+    async with await box.open() as file:
+        q = file.queue("q")
+        told = []
+        receipts = await q.enqueue_many((n for n in range(25)), chunk=10, progress=told.append)
+        assert told == [10, 20, 25]
+        assert len({r.commit_seq for r in receipts}) == 3
+        assert [j.data for j in await q.claim(25)] == list(range(25))
+
+
+async def test_a_bad_job_among_many_says_what_went_before(memory):
+    async with await memory.open() as file:
+        q = file.queue("q")
+        jobs = [0, 1, 2, New("other", 3)]
+        with pytest.raises(bucketq.Invalid, match="job 3 is for 'other'") as caught:
+            await q.enqueue_many(jobs, chunk=2)
+        assert len(caught.value.enqueued) == 2
+        assert "2 jobs are enqueued" in caught.value.__notes__[0]
+        assert (await q.counts()).counts["ready"] == 2
+
+
+async def test_untouched_jobs_of_a_batch_are_given_back(box):
+    async with await box.open() as file:
+        q = file.queue("q")
+        await q.enqueue_many(range(5))
+        async with await q.claim(5) as batch:
+            assert len(batch) == 5
+            async with batch[0] as job:
+                assert job.data == 0
+        counts = (await q.counts()).counts
+        assert (counts["ready"], counts["leased"], counts["done"]) == (4, 0, 1)
+        assert (await q.claim_one()).attempt == 1
+
+
+async def test_a_loop_left_early_gives_back_what_it_prefetched(box):
+    async with await box.open() as file:
+        q = file.queue("q")
+        await q.enqueue_many(range(5))
+        async with q.jobs(prefetch=5) as jobs:
+            async for job in jobs:
+                async with job:
+                    break
+        counts = (await q.counts()).counts
+        assert (counts["ready"], counts["leased"], counts["done"]) == (4, 0, 1)
+
+
+async def test_a_store_that_keeps_its_word_passes_the_probe(box):
+    report = await PROBE[box.face](box.url, thorough=False, **box.settings)
+    assert report.rounds == 3
+    assert report.conflicts >= report.rounds * 2 * (report.writers - 1) - report.unanswered
+    assert report.took.total_seconds() > 0

@@ -1,0 +1,97 @@
+"""Names that stand in several places are the same in all of them, and blocking and asyncio differ in nothing else."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+
+import pytest
+
+import bucketq
+from bucketq import _convert, _native, aio, errors, types
+from servers import ROOT
+from typed import awaitable, blocking
+
+CLASSES = [name for name in aio.__all__ if name not in ("open", "probe")]
+PARITY = {
+    "__enter__": "__aenter__",
+    "__exit__": "__aexit__",
+    "__iter__": "__aiter__",
+    "__next__": "__anext__",
+}
+
+
+def members(cls):
+    """Its names in order, dunder ones by their blocking names."""
+    blocking_name = {waiting: plain for plain, waiting in PARITY.items()}
+    hidden = {"__module__", "__doc__", "__slots__", "__orig_bases__", "__parameters__", "__qualname__"}
+    return [blocking_name.get(name, name) for name in vars(cls) if name not in hidden]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_blocking_and_asyncio_have_the_same_names_in_the_same_order(name):
+    assert members(getattr(bucketq, name)) == members(getattr(aio, name))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_blocking_and_asyncio_take_the_same_arguments(name):
+    one, other = vars(getattr(bucketq, name)), vars(getattr(aio, name))
+    for member, plain in one.items():
+        # What makes them is no business of users.
+        if inspect.isfunction(plain) and member != "__init__":
+            twin = other.get(PARITY.get(member, member)) or other[member]
+            parameters = [list(inspect.signature(f).parameters.values()) for f in (plain, twin)]
+            assert parameters[0] == parameters[1], member
+
+
+def test_every_name_of_asyncio_is_also_blocking():
+    assert set(aio.__all__) <= set(bucketq.__all__)
+    assert sorted(bucketq.__all__) == bucketq.__all__
+
+
+def test_the_errors_are_those_of_the_engine():
+    table = {python: next_step for _, next_step, python, _, _ in _native.kinds()}
+    assert set(table) == set(errors.__all__) - {"Error"}
+    for name in table:
+        assert issubclass(getattr(bucketq, name), bucketq.Error)
+    assert issubclass(bucketq.Invalid, ValueError)
+    assert issubclass(bucketq.NotFound, LookupError)
+
+
+def test_every_code_leads_to_its_exception():
+    page = (ROOT / "docs" / "errors.md").read_text()
+    for code, python, says in _native.codes():
+        assert hasattr(bucketq, python)
+        assert re.search(rf"^\| `{code}` .*{re.escape(says)} \|$", page, re.MULTILINE)
+
+
+def test_settings_and_extras_are_named_once_everywhere():
+    assert set(_convert.SETTINGS) == set(types.Settings.__annotations__)
+    assert set(_convert.EXTRAS) == set(types.Extras.__annotations__)
+    source = (ROOT / "crates" / "bucketq-python" / "src" / "settings.rs").read_text()
+    assert set(re.findall(r'"(\w+)" =>', source)) >= set(_convert.SETTINGS)
+
+
+def test_examples_in_docstrings_run():
+    modules = ["bucketq"] + [f"bucketq.{m.name}" for m in pkgutil.iter_modules(bucketq.__path__)]
+    ran = 0
+    for name in modules:
+        result = doctest.testmod(importlib.import_module(name))
+        assert result.failed == 0, name
+        ran += result.attempted
+    assert ran >= 8
+
+
+def test_the_example_of_the_readme_runs(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    exec(example, {})
+    assert capsys.readouterr().out == "sending to ada@example.org\n"
+
+
+def test_what_the_type_checker_has_seen_runs():
+    assert blocking("memory://typed") == ["ada@example.org", "eve@example.org", "bob@example.org", "state"]
+
+
+async def test_what_the_type_checker_has_seen_of_asyncio_runs():
+    assert await awaitable("memory://typed-aio") == ["ada"]
