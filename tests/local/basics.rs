@@ -1,10 +1,14 @@
 //! The ordinary way: change locally, sync, see it elsewhere.
 
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bucketq::{Code, Fsync, Kind, Payload, Result, State};
+use bucketq::store::Memory;
+use bucketq::{Code, Fsync, Held, Kind, Payload, Result, State, Token};
 use bucketq_tests::given::refused;
 use bucketq_tests::ground::Ground;
+use bucketq_tests::puppet::Puppet;
 
 use crate::fixture::{Machine, abandon, durable, enqueue, texts};
 
@@ -83,11 +87,8 @@ async fn claims_and_finishes_are_local_too_and_published_with_the_rest(ground: &
     let jobs = q.claim(2).await?;
     assert_eq!(jobs.len(), 2);
     file.ack_with(jobs[0].held(), Payload::text("done")).await?;
-    let error = refused(file.ack(jobs[0].held()).await.map(|()| jobs[0].held().id).and_then(|_| {
-        // Acked twice by its holder is fine; by another it is not.
-        Err::<(), _>(bucketq::Error::new(Code::LeaseLost, "as it should be"))
-    }));
-    assert_eq!(error.kind(), Kind::LeaseLost);
+    let stale = Held { token: Token([9; 16]), ..jobs[1].held() };
+    assert_eq!(refused(file.ack(stale).await).code(), Code::LeaseLost);
     abandon(file).await?;
     let file = machine.open(ground).await?;
     file.nack(jobs[1].held(), Some(Duration::ZERO), None).await?;
@@ -183,4 +184,41 @@ async fn in_durable_mode_sync_has_nothing_to_do_and_snapshot_is_a_look() -> Resu
     assert_eq!(file.directory()?, None);
     file.close().await?;
     other.close().await
+}
+
+/// Where log lines go.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaving_without_a_sync_warns_with_the_number_of_commits() -> Result<()> {
+    let (machine, puppet) = (Machine::new(), Puppet::over(Arc::new(Memory::new())));
+    let lines = Lines::default();
+    let (all, theirs) = (lines.clone(), lines.clone());
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || theirs.clone()).finish();
+    // The writer runs on this thread.
+    let _guard = tracing_subscriber::util::SubscriberInitExt::set_default(subscriber);
+    let told = || String::from_utf8(all.0.lock().expect("no panic").clone()).expect("text");
+    let file = machine.open_paused(&puppet).await?;
+    enqueue(&file, "a").await?;
+    enqueue(&file, "b").await?;
+    file.close().await?;
+    assert!(told().contains("WARN") && told().contains("commits=2"), "{}", told());
+    let file = machine.open_paused(&puppet).await?;
+    file.sync().await?;
+    let before = told().matches("closed without a sync").count();
+    file.close().await?;
+    assert_eq!(told().matches("closed without a sync").count(), before, "everything is published");
+    Ok(())
 }
