@@ -13,7 +13,7 @@ SEEDS ?= 1000
 KILLS ?= 400
 VENV := .venv
 
-.PHONY: help test test-python test-servers miri sim crash bench-engine bench-growth bench-python lint fmt deny tools clean prereqs gofakes3 develop
+.PHONY: help test test-python test-servers miri sim crash bench-engine bench-growth bench-local bench-python lint fmt deny tools clean prereqs gofakes3 develop
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,9 @@ bench-engine: prereqs  ## Measure the engine, optimised build; JSON on the last 
 
 bench-growth: prereqs  ## Measure opening, bases, shrinking, a million jobs, contention; JSON on the last line
 	$(CARGO) run --locked --release -p bucketq-benches --bin growth
+
+bench-local: prereqs  ## Measure Local mode on this machine's disk, optimised build; JSON on the last line
+	$(CARGO) run --locked --release -p bucketq-benches --bin local
 
 bench-python: prereqs $(VENV)/.ready  ## Measure what Python adds to the engine, optimised build; JSON on the last line
 	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --release

@@ -12,6 +12,7 @@ pub mod delayed;
 pub mod delta;
 pub mod growth;
 pub mod load;
+pub mod local;
 pub mod null;
 pub mod quiet;
 pub mod raw;

@@ -8,7 +8,7 @@ use bucketq_tests::clock::now;
 use bucketq_tests::given::{opened, refused};
 use bucketq_tests::ground::Ground;
 
-on_every_store! {
+bucketq_tests::on_every_store! {
     a_claim_takes_at_most_what_it_asks_for
     a_claim_takes_from_the_queues_it_names_and_any_from_all
     a_claimed_job_has_one_holder

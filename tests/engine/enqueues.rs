@@ -9,7 +9,7 @@ use bucketq_tests::ground::Ground;
 
 const HOUR_MS: i64 = 3_600_000;
 
-on_every_store! {
+bucketq_tests::on_every_store! {
     many_jobs_go_in_by_one_commit_and_come_out_in_order
     lower_priority_numbers_come_first_and_equal_ones_by_age
     a_delayed_job_waits_and_a_due_one_is_claimed

@@ -7,7 +7,7 @@ use bucketq_tests::clock::now;
 use bucketq_tests::given::{opened, refused};
 use bucketq_tests::ground::Ground;
 
-on_every_store! {
+bucketq_tests::on_every_store! {
     an_ack_keeps_its_result
     an_ack_twice_is_an_ack
     a_nack_with_a_delay_schedules_and_tells_why

@@ -5,7 +5,7 @@ use bucketq::{Code, Held, JobId, Kind, Payload, QueueFile, Result, State, Token}
 use bucketq_tests::given::{opened, refused};
 use bucketq_tests::ground::Ground;
 
-on_every_store! {
+bucketq_tests::on_every_store! {
     a_cancel_takes_back_what_nobody_works_on
     a_cancel_of_a_leased_job_needs_the_word_and_voids_the_lease
     a_requeue_is_a_fresh_life_at_the_end_of_the_line

@@ -9,7 +9,7 @@ use bucketq_tests::ground::Ground;
 use bucketq_tests::puppet::Puppet;
 use futures_util::future::try_join_all;
 
-on_every_store! {
+bucketq_tests::on_every_store! {
     a_list_goes_page_by_page_in_the_order_of_enqueues
     a_list_shows_what_its_filter_lets_through
     counts_tell_every_queue_and_state

@@ -29,7 +29,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "bytes",
-        modules: &["store", "metrics"],
+        modules: &["store", "metrics", "cache"],
         uses: &["nouns"],
         crates: &[
             "async_trait",
@@ -47,7 +47,7 @@ const LAYERS: &[Layer] = &[
         name: "join",
         modules: &[
             "wire", "keys", "record", "head", "segment", "base", "commit", "settle", "catchup", "upload",
-            "gc", "time", "operate", "writer",
+            "gc", "time", "operate", "local", "writer",
         ],
         uses: &["nouns", "state", "bytes"],
         crates: &[
@@ -67,7 +67,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "doors",
-        modules: &["door", "registry", "file", "claim", "queue", "keeper", "finished"],
+        modules: &["door", "registry", "sync", "file", "claim", "queue", "keeper", "finished"],
         uses: &["nouns"],
         crates: &["async_trait", "bytes", "futures_util", "serde", "serde_json", "tokio", "tracing", "uuid"],
     },
@@ -91,6 +91,9 @@ const ALSO: &[(&str, &[&str])] = &[
     ),
     ("door", &["crate::metrics"]),
     ("file", &["crate::metrics"]),
+    // A simulation brings a directory of its own.
+    ("file", &["crate::local::Dir"]),
+    ("registry", &["crate::local::Dir"]),
 ];
 
 /// What single files must not use though their layer may.

@@ -48,6 +48,16 @@ pub enum Broken {
     RollbackBySeqOnly,
     /// P22: a HEAD that was known is created again when it is gone.
     RecreateHead,
+    /// P19: no intent is recorded before a put.
+    NoIntent,
+    /// P19: the intent is recorded after the put.
+    LateIntent,
+    /// P19: the intent is recorded and not synced to the disk.
+    UnsyncedIntent,
+    /// P19: only the newest intent is kept.
+    NewestIntentOnly,
+    /// P20: settling drops all of the log, whatever the intent's position is.
+    IntentWithoutPosition,
     /// SQLite keeps its page cache over pages changed beneath it.
     NoResetCache,
 }

@@ -1,5 +1,6 @@
 //! Options, limits and defaults, each with its reason. No I/O.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::{Code, Error, Result};
@@ -81,6 +82,30 @@ pub enum Host {
     CurrentRuntime,
 }
 
+/// When a call that changes something returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Once its change is in the store.
+    #[default]
+    Durable,
+    /// Once its change is in a directory of this machine. `sync` publishes what has gathered there, `snapshot` brings
+    /// what others published.
+    Local(Fsync),
+}
+
+/// When Local mode makes the disk write for good. A killed process loses nothing in any of them; this is about power
+/// cuts and crashes of the operating system. A body is never sent before what it holds is on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fsync {
+    /// Before a call returns: nothing that was acknowledged is lost.
+    #[default]
+    EachCommit,
+    /// At least this often: the newest calls may be lost, up to this much time of them.
+    Interval(Duration),
+    /// When the operating system likes: everything since the last sync may be lost.
+    Never,
+}
+
 /// How a base is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BaseCodec {
@@ -131,6 +156,16 @@ pub struct Options {
     pub poll_min: Duration,
     /// ... and this often after a while.
     pub poll_max: Duration,
+    /// When a call returns.
+    pub mode: Mode,
+    /// A directory of this machine; each queue file has its own directory in it. Local mode keeps its state there, and
+    /// where the platform keeps state when this is not set. In Durable mode it makes reopening cheap, and holds a copy
+    /// that `sqlite3` opens; not set, nothing is kept.
+    pub cache: Option<PathBuf>,
+    /// Bytes of bases and segments that Durable mode keeps in `cache`; the longest unused go first.
+    pub cache_bytes: u64,
+    /// The copy in `cache` that `sqlite3` opens is at most this old, while the queue file moves.
+    pub copy_interval: Duration,
     /// Where the writer runs.
     pub host: Host,
     /// How S3 is reached.
@@ -160,6 +195,10 @@ impl Default for Options {
             grace: Duration::from_hours(24),
             poll_min: Duration::from_millis(200),
             poll_max: Duration::from_secs(5),
+            mode: Mode::default(),
+            cache: None,
+            cache_bytes: 4 * 1024 * 1024 * 1024,
+            copy_interval: Duration::from_secs(1),
             host: Host::default(),
             s3: S3Options::default(),
             #[cfg(feature = "broken")]
@@ -206,6 +245,16 @@ impl Options {
         }
         if self.poll_min.is_zero() || self.poll_max < self.poll_min {
             return bad("poll_min is more than zero and at most poll_max");
+        }
+        if matches!(self.mode, Mode::Local(Fsync::Interval(every)) if every.is_zero() || every > Duration::from_hours(1))
+        {
+            return bad("the interval of fsync lies between 1 ns and one hour");
+        }
+        if self.read_only && matches!(self.mode, Mode::Local(_)) {
+            return bad("read_only is for Durable mode: a local state is there to be changed");
+        }
+        if self.copy_interval < Duration::from_millis(1) {
+            return bad("copy_interval is at least 1 ms");
         }
         Ok(())
     }

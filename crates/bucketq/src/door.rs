@@ -37,6 +37,45 @@ pub struct Done {
     pub began: Instant,
 }
 
+/// What a sync published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Synced {
+    /// Local commits that are in the chain now and were not known to be before.
+    pub commits: u64,
+    /// Ops in them.
+    pub ops: u64,
+    /// The commit that everything published stands in.
+    pub commit_seq: u64,
+}
+
+/// What is not published yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unsynced {
+    /// Local commits.
+    pub commits: u64,
+    /// Ops in them.
+    pub ops: u64,
+    /// Bytes they take in the local log.
+    pub bytes: u64,
+}
+
+/// Something about the state as a whole.
+#[derive(Debug)]
+pub(crate) enum Task {
+    Sync,
+    Snapshot { discard: bool },
+    Export { path: PathBuf },
+}
+
+/// What came of a task.
+#[derive(Debug)]
+pub(crate) enum Told {
+    Synced(Synced),
+    /// The number of the newest commit.
+    At(u64),
+    Exported,
+}
+
 /// How long a claim that finds nothing waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -160,6 +199,7 @@ pub(crate) enum Mail {
     Collect(Collection),
     Export(Export),
     HandBack(Vec<Held>),
+    Task(Task, oneshot::Sender<Result<Told>>),
     /// Answered once everything before it is.
     Flush(oneshot::Sender<()>),
 }
@@ -172,6 +212,7 @@ pub(crate) struct Shared {
     trouble: Mutex<Option<Error>>,
     /// The writer has stopped writing for good: a new opening gets a new one.
     dead: AtomicBool,
+    unsynced: Mutex<Unsynced>,
     /// True while a base is being written.
     pub base_under_way: watch::Sender<bool>,
 }
@@ -183,6 +224,7 @@ impl Shared {
             waiting: AtomicUsize::new(0),
             trouble: Mutex::new(None),
             dead: AtomicBool::new(false),
+            unsynced: Mutex::default(),
             base_under_way: watch::Sender::new(false),
         }
     }
@@ -193,6 +235,15 @@ impl Shared {
 
     pub fn die(&self) {
         self.dead.store(true, SeqCst);
+    }
+
+    /// What is not published, told before anybody is answered.
+    pub fn tell_pending(&self, commits: u64, ops: u64, bytes: u64) {
+        *self.unsynced.lock().unwrap_or_else(PoisonError::into_inner) = Unsynced { commits, ops, bytes };
+    }
+
+    pub fn unsynced(&self) -> Unsynced {
+        *self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What last went wrong with the store, for callers whose deadline passes meanwhile; none once it works again.
@@ -206,12 +257,14 @@ impl Shared {
 }
 
 /// What the handles know of the queue file from its opening.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Drawn at creation.
     pub file_id: [u8; 16],
     /// Largest difference between two writers' clocks that the file is made for.
     pub max_skew_ms: u32,
+    /// Where its local state lies, if it has one.
+    pub directory: Option<PathBuf>,
 }
 
 /// The sending side, shared by all handles of a process on one queue file.
@@ -303,6 +356,13 @@ impl Door {
             answer = rx => answer.map_err(|_| gone())?,
             () = self.env.sleep(self.options.deadline) => Err(self.gave_up(&Stage::default())),
         }
+    }
+
+    /// Carry out something about the state as a whole. It ends by itself, and goes on when nobody waits.
+    pub async fn task(&self, task: Task) -> Result<Told> {
+        let (tx, rx) = oneshot::channel();
+        self.tx.send(Mail::Task(task, tx)).map_err(|_| gone())?;
+        rx.await.map_err(|_| gone())?
     }
 
     /// Have what nothing refers to deleted. The deadline is for the floor; the deletes take as long as they take, and

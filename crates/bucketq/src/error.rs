@@ -78,6 +78,8 @@ codes! {
     Image = "image": Invalid,
     /// The job is in a state in which this operation has no meaning.
     State = "state": Invalid,
+    /// What was changed locally is not published: sync first, or discard it.
+    Unsynced = "unsynced": Invalid,
     /// There is no such job.
     NoSuchJob = "no_such_job": NotFound,
     /// There is no such queue.
@@ -88,6 +90,8 @@ codes! {
     LeaseLost = "lease_lost": LeaseLost,
     /// Other writers won every race within the deadline; nothing was applied.
     Contended = "contended": Contended,
+    /// Somebody else committed where the local changes should have gone: they can no longer be published.
+    Diverged = "diverged": Diverged,
     /// The store cannot be reached or answers with an error.
     Unreachable = "unreachable": Unavailable,
     /// The store refuses these credentials or this action.
@@ -102,12 +106,18 @@ codes! {
     ClockSkew = "clock_skew": Unavailable,
     /// The store has no working compare-and-swap: it is refused, not trusted.
     NoCompareAndSwap = "no_compare_and_swap": Unavailable,
+    /// The local directory cannot be read or written.
+    Disk = "disk": Unavailable,
+    /// Another process has the local directory open.
+    InUse = "in_use": Unavailable,
     /// The deadline passed before the operation could be tried.
     Timeout = "timeout": Unavailable,
     /// The operation may or may not have been applied.
     OutcomeUnknown = "outcome_unknown": Unknown,
     /// The queue file has reached its size limit.
     FileFull = "file_full": Full,
+    /// The disk with the local directory is full.
+    DiskFull = "disk_full": Full,
     /// Too many operations are waiting in this process.
     MailboxFull = "mailbox_full": Full,
     /// Something read from the store fails a check.

@@ -15,6 +15,7 @@ use crate::door::{Done, Door, Wait, Work};
 use crate::env::Env;
 use crate::error::{Code, Error, Result};
 use crate::job::{JobId, New, Payload, State};
+use crate::local::Dir;
 use crate::metrics::Metrics;
 use crate::op::{Held, Op, Outcome};
 use crate::query::{
@@ -45,7 +46,18 @@ impl QueueFile {
 
     /// Open a queue file in a store of one's own, with one's own clock. Nothing is shared with other handles.
     pub async fn open_with(store: Arc<dyn Store>, name: &str, options: Options, env: Env) -> Result<Self> {
-        Ok(Self::new(registry::open_with(store, name, options, env).await?))
+        Ok(Self::new(registry::open_with(store, name, options, env, None).await?))
+    }
+
+    /// The same in Local mode, with a directory of one's own.
+    pub async fn open_local(
+        store: Arc<dyn Store>,
+        name: &str,
+        options: Options,
+        env: Env,
+        dir: Arc<dyn Dir>,
+    ) -> Result<Self> {
+        Ok(Self::new(registry::open_with(store, name, options, env, Some(dir)).await?))
     }
 
     fn new(door: Arc<Door>) -> Self {

@@ -21,6 +21,7 @@
 
 pub mod base;
 pub mod broken;
+mod cache;
 mod catchup;
 mod claim;
 mod commit;
@@ -38,6 +39,7 @@ pub mod job;
 mod keeper;
 pub mod keys;
 pub mod lease;
+pub mod local;
 pub mod metrics;
 pub mod op;
 pub mod operate;
@@ -49,14 +51,15 @@ mod registry;
 pub mod segment;
 mod settle;
 pub mod store;
+mod sync;
 mod time;
 mod upload;
 pub mod wire;
 mod writer;
 
 pub use claim::{ClaimRequest, Taken};
-pub use config::{Host, Options, S3Options};
-pub use door::Done;
+pub use config::{Fsync, Host, Mode, Options, S3Options};
+pub use door::{Done, Synced, Unsynced};
 pub use env::Env;
 pub use error::{Code, Error, Kind, Result};
 pub use file::QueueFile;
@@ -73,3 +76,8 @@ pub use queue::Queue;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+// And so does the one about the modes.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/modes.md")]
+struct Modes;

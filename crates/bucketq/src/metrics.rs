@@ -42,6 +42,10 @@ counters! {
     unknown,
     /// Foreign commits taken over.
     caught_up,
+    /// Commits to the local log.
+    local_commits,
+    /// Ops in those.
+    local_ops,
     /// Claims handed back because their caller had gone.
     handed_back,
     /// Conditional puts of HEAD.

@@ -12,6 +12,7 @@ use crate::config::{Host, Options};
 use crate::door::{Door, Info, Shared};
 use crate::env::Env;
 use crate::error::{Code, Error, Result};
+use crate::local::Dir;
 use crate::store::{Store, StoreUrl, open_separately};
 use crate::writer::{Opening, Writer};
 
@@ -45,7 +46,7 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<Door>> {
     let (for_stores, env_for_stores) = (options.clone(), env.clone());
     let stores: Stores =
         Box::pin(async move { open_separately(&url, &for_stores, &env_for_stores, PROBE_CONNECTIONS).await });
-    let door = host(stores, name, options, env).await?;
+    let door = host(stores, name, options, env, None).await?;
     *open = Arc::downgrade(&door);
     Ok(door)
 }
@@ -56,10 +57,11 @@ pub(crate) async fn open_with(
     name: &str,
     options: Options,
     env: Env,
+    dir: Option<Arc<dyn Dir>>,
 ) -> Result<Arc<Door>> {
     options.check()?;
     StoreUrl::check_name(name)?;
-    host(Box::pin(async move { Ok(vec![store]) }), name.to_owned(), options, env).await
+    host(Box::pin(async move { Ok(vec![store]) }), name.to_owned(), options, env, dir).await
 }
 
 fn entry(url: &StoreUrl, options: &Options) -> Entry {
@@ -74,7 +76,13 @@ fn entry(url: &StoreUrl, options: &Options) -> Entry {
 }
 
 /// Start a writer where the options say, and wait until it is open.
-async fn host(stores: Stores, name: String, options: Options, env: Env) -> Result<Arc<Door>> {
+async fn host(
+    stores: Stores,
+    name: String,
+    options: Options,
+    env: Env,
+    dir: Option<Arc<dyn Dir>>,
+) -> Result<Arc<Door>> {
     let (tx, rx) = mpsc::unbounded_channel();
     let (opened_tx, opened_rx) = oneshot::channel::<Result<Info>>();
     let (ended_tx, ended) = watch::channel(false);
@@ -85,11 +93,20 @@ async fn host(stores: Stores, name: String, options: Options, env: Env) -> Resul
     let life = async move {
         let opening = async {
             let stores = stores.await?;
-            Writer::open(Opening { stores, name, options: for_options, env: for_env, rx, shared: for_shared })
-                .await
+            Writer::open(Opening {
+                stores,
+                name,
+                options: for_options,
+                env: for_env,
+                rx,
+                shared: for_shared,
+                dir,
+            })
+            .await
         };
         match opening.await {
             Ok(writer) => {
+                writer.tell_pending();
                 if opened_tx.send(Ok(writer.info())).is_ok() {
                     writer.run(ended_tx).await;
                 }

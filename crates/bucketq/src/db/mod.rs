@@ -68,6 +68,8 @@ pub struct Db {
     open: bool,
     poisoned: bool,
     max_pages: Option<u32>,
+    /// Jobs that earlier transactions of the same commit have put at the end.
+    ordinal: i64,
     /// Rows this connection had changed when the transaction began.
     changed: u64,
 }
@@ -140,6 +142,7 @@ impl Db {
             open: false,
             poisoned: false,
             max_pages: None,
+            ordinal: 0,
             changed: 0,
         };
         let version = db.schema_version()?;
@@ -183,16 +186,28 @@ impl Db {
     pub fn begin(&mut self) -> Result<()> {
         self.run("BEGIN")?;
         self.open = true;
-        self.cache.ordinal = 0;
+        self.cache.ordinal = self.ordinal;
         self.cache.room = 0;
         self.changed = self.conn.total_changes();
         Ok(())
     }
 
+    /// The next transactions go on with a commit that has put this many jobs at the end already (Local mode, where many
+    /// transactions make one commit).
+    pub fn go_on_from(&mut self, ordinal: u32) {
+        self.ordinal = ordinal.into();
+    }
+
+    /// Jobs that this commit has put at the end, those of its earlier transactions included.
+    pub fn ordinal(&self) -> u32 {
+        u32::try_from(self.cache.ordinal).unwrap_or(u32::MAX)
+    }
+
     /// Apply one op between `begin` and `commit`. On an error the op has left no trace, except when the database is
     /// [`Db::poisoned`] afterwards.
     ///
-    /// All ops of a transaction have the same [`Moment`], whose number no earlier transaction had.
+    /// All ops of a transaction have the same [`Moment`], whose number no earlier transaction had, unless
+    /// [`Db::go_on_from`] says how far that one came.
     pub fn apply(&mut self, op: &Op, at: &Moment, limits: &Limits) -> Result<Outcome> {
         self.check_writable()?;
         if self.poisoned || !self.open {

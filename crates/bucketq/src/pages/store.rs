@@ -215,6 +215,18 @@ impl Pages {
         Ok(self.take_changes())
     }
 
+    /// Become this state, with nothing open: else it is Internal and nothing is done. The same duty as after
+    /// [`undo`](Self::undo).
+    pub fn go_to(&mut self, image: &Image) -> Result<()> {
+        self.settle("going to an image")?;
+        let cookie = self.cookie();
+        self.now.clone_from(&image.pages);
+        self.taken = self.now.len();
+        self.checksum = image.checksum;
+        self.schema_moved |= cookie != self.cookie();
+        Ok(())
+    }
+
     /// The state of the last take: open changes are not in it.
     pub fn image(&self) -> Image {
         let mut pages = self.now.clone();
@@ -324,6 +336,21 @@ impl Image {
     /// Checksum of the whole.
     pub fn checksum(&self) -> Checksum {
         self.checksum
+    }
+
+    /// What leads from `before` to this state. Pages that are shared cost a look at their pointers.
+    pub fn since(&self, before: &Self) -> Changes {
+        let count = self.pages.len().max(before.pages.len());
+        let pages = (0..count).filter_map(|index| {
+            let (before, after) = (before.pages.get(index), self.pages.get(index));
+            let same = matches!((before, after), (Some(b), Some(a)) if Arc::ptr_eq(b, a) || b == a);
+            (!same).then(|| Change { index, before: before.cloned(), after: after.cloned() })
+        });
+        Changes {
+            pages: pages.collect(),
+            old: (before.page_count(), before.checksum),
+            new: (self.page_count(), self.checksum),
+        }
     }
 
     /// Write all bytes: a plain SQLite file if SQLite made the pages.

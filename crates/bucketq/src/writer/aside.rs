@@ -21,11 +21,12 @@ impl Writer {
 
     /// Take an image that is as new as the question, and write it elsewhere than on this thread.
     pub(super) async fn export(&mut self, export: Export) {
-        let taken = if self.chain.fresh <= export.arrived { self.refresh().await.map(drop) } else { Ok(()) };
+        // In Local mode nothing newer is looked for before a snapshot.
+        let old = self.chain.fresh <= export.arrived && self.local.is_none();
+        let taken = if old { self.refresh().await.map(drop) } else { Ok(()) };
         let Export { path, replace, reply, .. } = export;
         let _ = reply.send(taken.map(|()| {
-            let (image, head, rand) =
-                (self.chain.pages.with(|p| p.image()), &self.chain.head, self.env.bytes());
+            let (image, head, rand) = (self.settled_image(), &self.chain.head, self.env.bytes());
             let (commit_seq, commit_ms, commit_id) =
                 (head.commit_seq, head.commit_ms, keys::hex(&head.commit_id));
             tokio::task::spawn_blocking(move || -> Result<Exported> {

@@ -25,14 +25,22 @@ enum Event {
 impl Writer {
     /// The next batch; none when every handle is gone and nothing is left to do.
     pub(super) async fn gather(&mut self) -> Option<Work> {
+        self.keep_copy().await;
         let mut work = Work { slots: std::mem::take(&mut self.carry), ..Work::default() };
+        for mail in self.stashed() {
+            self.put(&mut work, mail);
+        }
         self.take_waiting(&mut work);
         while work.is_empty() {
             let timer = self.timer();
             match self.next_event(timer).await {
                 Event::Mail(mail) => self.put(&mut work, mail),
                 Event::Closed => return None,
-                Event::Time => work.poll = true,
+                Event::Time => {
+                    self.keep_copy().await;
+                    // Without waiting claims nobody asks the store.
+                    work.poll = !self.parked.is_empty() || self.local.is_some();
+                }
             }
         }
         if let Some((expected, until)) = self.pace.expect.take() {
@@ -53,7 +61,7 @@ impl Writer {
         let room = self.options.max_head.saturating_sub(self.chain.head.fixed_len() + 4096) as f64;
         let record = |payload: usize| payload as f64 * self.pace.swell;
         let total: usize = work.slots.iter().map(payload_bytes).sum();
-        if record(total) <= room || record(total) > 2.0 * room {
+        if self.local.is_some() || record(total) <= room || record(total) > 2.0 * room {
             return;
         }
         let mut bytes = 0;
@@ -69,7 +77,11 @@ impl Writer {
     /// Wait until the next commit is due, if there is something to commit. A read costs no put: it does not wait.
     async fn keep_interval(&mut self, work: &mut Work) {
         let interval = self.options.commit_interval;
-        let Some(last) = self.pace.last_put.filter(|_| !interval.is_zero() && self.halted.is_none()) else {
+        let Some(last) = self
+            .pace
+            .last_put
+            .filter(|_| !interval.is_zero() && self.halted.is_none() && self.local.is_none())
+        else {
             return;
         };
         while self.halted.is_none() {
@@ -113,7 +125,7 @@ impl Writer {
         }
     }
 
-    fn take_waiting(&mut self, work: &mut Work) {
+    pub(super) fn take_waiting(&mut self, work: &mut Work) {
         let mut bytes = 0;
         while work.slots.len() < MAX_OPS && bytes < MAX_BYTES {
             let Ok(mail) = self.rx.try_recv() else { break };
@@ -124,13 +136,14 @@ impl Writer {
         }
     }
 
-    fn put(&mut self, work: &mut Work, mail: Mail) {
+    pub(super) fn put(&mut self, work: &mut Work, mail: Mail) {
         match mail {
             Mail::Op(slot) => work.slots.push(slot),
             Mail::Ask(question) => work.questions.push(question),
             Mail::Collect(order) => work.collections.push(order),
             Mail::Export(export) => work.exports.push(export),
             Mail::Flush(done) => work.flushes.push(done),
+            Mail::Task(task, reply) => work.tasks.push((task, reply)),
             Mail::HandBack(jobs) => {
                 Counters::add(&self.shared.counters.handed_back, jobs.len() as u64);
                 let now = self.env.monotonic();
@@ -139,22 +152,31 @@ impl Writer {
         }
     }
 
-    /// When something is due without mail: a waiting claim's end, a job that becomes claimable, or the next poll.
-    fn timer(&mut self) -> Option<Instant> {
+    /// When something is due without mail: for those who wait, or for the disk.
+    pub(super) fn timer(&mut self) -> Option<Instant> {
+        let disk = self.local.as_ref().and_then(|l| l.log.due());
+        let copy = self.copy.as_ref().and_then(|c| c.due(&self.chain.head));
+        [self.waiters_timer(), disk, copy].into_iter().flatten().min()
+    }
+
+    /// A waiting claim's end, a job that becomes claimable, or the next poll.
+    fn waiters_timer(&mut self) -> Option<Instant> {
         self.parked.retain(|slot| !slot.is_gone());
         if self.parked.is_empty() || self.halted.is_some() {
             return (!self.parked.is_empty()).then(|| self.env.monotonic());
         }
-        let mut at = self.chain.fresh.max(self.pace.polled) + self.pace.poll;
+        // In Local mode nobody else's commits are seen before a snapshot.
+        let mut at = self.local.is_none().then(|| self.chain.fresh.max(self.pace.polled) + self.pace.poll);
+        let sooner = |at: Option<Instant>, other: Instant| Some(at.map_or(other, |at| at.min(other)));
         for slot in &self.parked {
             if let Wait::Until(end) = slot.wait {
-                at = at.min(end);
+                at = sooner(at, end);
             }
         }
         if let Some(due) = self.next_due() {
-            at = at.min(due);
+            at = sooner(at, due);
         }
-        Some(at)
+        at
     }
 
     /// When the state known here has a job for a waiting claim, if it has one at all.

@@ -1,9 +1,11 @@
 //! Reading HEAD and following it: on refresh, after a lost race, and to settle a body.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::local::unseen;
 use super::{Writer, back_off};
 use crate::broken::{self, Broken};
 use crate::catchup::Trouble;
@@ -38,7 +40,7 @@ impl Writer {
     }
 
     /// Read HEAD; none when it is unchanged. Retries until the deadline, unless trying again is hopeless or `stop`.
-    async fn read_head(&mut self, stop: impl Fn(&Self) -> bool) -> Result<Option<Seen>> {
+    pub(super) async fn read_head(&mut self, stop: impl Fn(&Self) -> bool) -> Result<Option<Seen>> {
         let key = keys::head(&self.source.name);
         let began = self.env.monotonic();
         let mut damaged = 0;
@@ -90,18 +92,24 @@ impl Writer {
             if hopeless || late || stop(self) {
                 return Err(error);
             }
-            back_off(&self.env, REREAD.0, REREAD.1, tries).await;
+            let env = self.env.clone();
+            self.meanwhile(async move { back_off(&env, REREAD.0, REREAD.1, tries).await }).await;
         }
         Err(Error::new(Code::Internal, "reading HEAD never ends"))
     }
 
     async fn get_head(&mut self, key: &str) -> Result<Got> {
         let limit = self.request_limit();
-        tokio::select! {
-            biased;
-            got = self.store.get(key, Some(&self.chain.version)) => got,
-            () = self.env.sleep(limit) => Err(Error::new(Code::Unreachable, format!("the store did not answer a get within {limit:?}"))),
-        }
+        let (store, env) = (Arc::clone(&self.store), self.env.clone());
+        let known = Some(self.chain.version.clone()).filter(|v| *v != unseen());
+        let got = self.meanwhile(async move {
+            tokio::select! {
+                biased;
+                got = store.get(key, known.as_ref()) => got,
+                () = env.sleep(limit) => Err(Error::new(Code::Unreachable, format!("the store did not answer a get within {limit:?}"))),
+            }
+        });
+        got.await
     }
 
     /// Settle a body: what a look at HEAD, issued now, says of it. On `Ours` the state has followed; on `Lost` and
@@ -184,7 +192,12 @@ impl Writer {
     }
 
     /// The commit ids at `known` and at `k`, from the segments, where HEAD itself does not tell them.
-    async fn logged(&mut self, head: &Head, known: u64, k: u64) -> Result<[Option<[u8; 16]>; 2], Trouble> {
+    pub(super) async fn logged(
+        &mut self,
+        head: &Head,
+        known: u64,
+        k: u64,
+    ) -> Result<[Option<[u8; 16]>; 2], Trouble> {
         let told = |seq: u64| seq > head.commit_seq || head.commit_id_at(seq).is_some();
         if told(known) && told(k) {
             return Ok([None, None]);
@@ -292,7 +305,7 @@ impl Writer {
             .into())
     }
 
-    fn advanced(&mut self, seen: Seen, records: &[Record]) {
+    pub(super) fn advanced(&mut self, seen: Seen, records: &[Record]) {
         let known = self.chain.head.commit_seq;
         for record in records {
             self.uploads.settled(record);
@@ -307,6 +320,14 @@ impl Writer {
         self.chain.head = seen.head;
         self.chain.version = seen.version;
         self.chain.fresh = seen.asked;
+    }
+}
+
+/// What stood in the way of loading, told as an error.
+pub(super) fn told(trouble: Trouble) -> Error {
+    match trouble {
+        Trouble::Missing(key) => missing(&key),
+        Trouble::Error(error) => error,
     }
 }
 

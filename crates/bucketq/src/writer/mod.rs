@@ -1,16 +1,19 @@
 //! The actor that owns the connection: it takes mail, runs batches on the local state and publishes them.
 //!
 //! One writer per process and queue file; nothing else touches its pages. `gather` decides when a batch is complete,
-//! `turn` runs it and answers, `aside` starts what takes longer, `push` sends one attempt and settles it, `look` reads HEAD
-//! and follows it, `open` brings a writer to life; `collect` raises the floor and has garbage deleted; `wrong` breaks rules
-//! for the simulation. Nothing of an unsettled commit leaves this module (P11), and nothing executes during a put.
+//! `turn` runs it and answers, `aside` starts what takes longer, `push` sends one attempt and settles it, `look` reads
+//! HEAD and follows it, `open` brings a writer to life, `local` and `sync` are Local mode; `collect` raises the floor and
+//! has garbage deleted; `wrong` breaks rules for the simulation. Nothing of an unsettled commit leaves this module (P11),
+//! and nothing that is to be published executes during a put.
 
 mod aside;
 mod collect;
 mod gather;
+mod local;
 mod look;
 mod open;
 mod push;
+mod sync;
 mod turn;
 mod wrong;
 
@@ -20,17 +23,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::catchup::Source;
 use crate::config::Options;
 use crate::db::{Db, Limits, Moment};
-use crate::door::{Collection, Export, Info, Mail, Question, Shared, Slot};
+use crate::door::{Collection, Export, Info, Mail, Question, Shared, Slot, Task, Told};
 use crate::env::Env;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::gc::Collector;
 use crate::head::Head;
+use crate::local::Settled;
 use crate::pages::{Changes, PAGE, PageFile};
 use crate::store::{Store, Version};
 use crate::time::Timekeeper;
@@ -53,7 +57,8 @@ struct Work {
     questions: Vec<Question>,
     collections: Vec<Collection>,
     exports: Vec<Export>,
-    flushes: Vec<tokio::sync::oneshot::Sender<()>>,
+    flushes: Vec<oneshot::Sender<()>>,
+    tasks: Vec<(Task, oneshot::Sender<Result<Told>>)>,
     /// It is time to look at the store for those who wait.
     poll: bool,
 }
@@ -65,6 +70,7 @@ impl Work {
             && self.collections.is_empty()
             && self.exports.is_empty()
             && self.flushes.is_empty()
+            && self.tasks.is_empty()
             && !self.poll
     }
 }
@@ -139,6 +145,10 @@ pub(crate) struct Writer {
     halted: Option<Error>,
     /// What the last look saw, to be followed once the local changes are undone.
     seen: Option<look::Seen>,
+    /// In Local mode: what is written down instead of sent.
+    local: Option<local::Local>,
+    /// In Durable mode with a cache: the copy that `sqlite3` opens.
+    copy: Option<Settled>,
 }
 
 impl Writer {
@@ -147,12 +157,22 @@ impl Writer {
         while let Some(work) = self.gather().await {
             self.turn(work).await;
         }
+        self.leave().await;
         self.collector.finish(self.request_limit()).await;
+        // Its directory is free before anybody hears of the end.
+        drop(self);
         let _ = ended.send(true);
     }
 
     pub fn info(&self) -> Info {
-        Info { file_id: self.chain.head.file_id, max_skew_ms: self.chain.head.max_skew_ms }
+        Info {
+            file_id: self.chain.head.file_id,
+            max_skew_ms: self.chain.head.max_skew_ms,
+            directory: match (&self.local, &self.copy) {
+                (Some(local), _) => Some(local.log.path()),
+                (None, copy) => copy.as_ref().map(Settled::dir),
+            },
+        }
     }
 
     /// Undo what was committed locally and not stored.
@@ -175,6 +195,9 @@ impl Writer {
     }
 
     fn halt(&mut self, error: Error) -> Error {
+        if self.local.is_some() && error.code() != Code::Internal {
+            return self.stick(error);
+        }
         tracing::error!(%error, "the writer stops writing");
         self.shared.die();
         self.collector.stop();

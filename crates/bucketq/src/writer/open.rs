@@ -7,10 +7,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
+use super::local::{Local, unseen};
 use super::{Chain, Pace, Writer, back_off, writer_id};
+use crate::cache::Kept;
 use crate::catchup::{Source, Trouble};
 use crate::commit::{self, Attempt, Care, Fresh};
-use crate::config::Options;
+use crate::config::{Mode, Options};
 use crate::db::{Db, Limits};
 use crate::door::{Mail, Shared};
 use crate::env::Env;
@@ -18,6 +20,7 @@ use crate::error::{Code, Error, Kind, Result};
 use crate::gc::Collector;
 use crate::head::Head;
 use crate::keys;
+use crate::local::{Dir, Disk, Settled, Taken, directory, failed, make};
 use crate::metrics::{Counted, Counters};
 use crate::pages::{PAGE, PageFile, Pages};
 use crate::record::Record;
@@ -42,6 +45,8 @@ pub(crate) struct Opening {
     pub env: Env,
     pub rx: mpsc::UnboundedReceiver<Mail>,
     pub shared: Arc<Shared>,
+    /// The directory of Local mode, if it is not the one the options name.
+    pub dir: Option<Arc<dyn Dir>>,
 }
 
 /// A queue file as found.
@@ -67,7 +72,7 @@ struct Opener {
 impl Writer {
     /// Open the queue file, or make it.
     pub async fn open(opening: Opening) -> Result<Self> {
-        let Opening { stores, name, options, env, rx, shared } = opening;
+        let Opening { stores, name, options, env, rx, shared, dir } = opening;
         let Some(first) = stores.first() else { return Err(Error::invalid("a queue file needs a store")) };
         let store: Arc<dyn Store> =
             Arc::new(Counted { inner: Arc::clone(first), counters: Arc::clone(&shared.counters) });
@@ -75,15 +80,11 @@ impl Writer {
         let source = Source { store: Arc::clone(&store), name: name.clone(), max_pages };
         let mut time = Timekeeper::new(env.clone());
         time.set_max_skew(skew_ms(&options, store.as_ref()));
-        let mut opener = Opener {
-            source: source.clone(),
-            options: Arc::clone(&options),
-            env: env.clone(),
-            time,
-            stores,
-            sent: None,
-        };
-        let found = opener.open().await?;
+        let mut opener =
+            Opener { source, options: Arc::clone(&options), env: env.clone(), time, stores, sent: None };
+        let copy = opener.keep_in_cache()?;
+        let (source, store) = (opener.source.clone(), Arc::clone(&opener.source.store));
+        let (found, local) = opener.open_in(dir).await?;
         let time = opener.time;
         let pages = PageFile::new(found.pages);
         let db = Db::open(pages.connect(max_pages)?)?;
@@ -125,6 +126,8 @@ impl Writer {
             },
             halted: None,
             seen: None,
+            local,
+            copy,
             chain: Chain { head: found.head, version: found.version, fresh: found.asked, pages, db },
             options,
             env,
@@ -136,6 +139,47 @@ impl Writer {
 }
 
 impl Opener {
+    /// In Durable mode with a cache, read through it from now on.
+    fn keep_in_cache(&mut self) -> Result<Option<Settled>> {
+        let Some(cache) = self.options.cache.as_ref().filter(|_| self.options.mode == Mode::Durable) else {
+            return Ok(None);
+        };
+        let (store, name) = (Arc::clone(&self.source.store), &self.source.name);
+        let dir = directory(Some(cache), &store.describe(), name)?;
+        make(&dir).map_err(|e| failed("make the directory", &dir, &e))?;
+        let copy = Settled::new(&dir, name, self.options.copy_interval, self.env.clone());
+        self.source.store = Arc::new(Kept::new(store, dir, self.options.cache_bytes, self.env.clone()));
+        Ok(Some(copy))
+    }
+
+    /// Open the queue file; in Local mode from its directory, if that holds it, without asking the store.
+    async fn open_in(&mut self, dir: Option<Arc<dyn Dir>>) -> Result<(Found, Option<Local>)> {
+        if self.options.mode == Mode::Durable {
+            return Ok((self.open().await?, None));
+        }
+        let dir = if let Some(dir) = dir {
+            dir
+        } else {
+            let (store, name) = (self.source.store.describe(), &self.source.name);
+            Arc::new(Disk::new(directory(self.options.cache.as_deref(), &store, name)?))
+        };
+        let taken = Taken::take(dir, Arc::clone(&self.options), self.env.clone())?;
+        match taken.restore(self.source.max_pages)? {
+            Ok((log, pages)) => {
+                let (head, asked) = (log.head().clone(), self.env.monotonic());
+                self.time.set_max_skew(head.max_skew_ms);
+                let records = head.tail.clone();
+                let found = Found { head, version: unseen(), asked, pages, records };
+                Ok((found, Some(Local::new(log, false))))
+            }
+            Err(taken) => {
+                let found = self.open().await?;
+                let log = taken.begin(found.head.clone(), &found.pages.image())?;
+                Ok((found, Some(Local::new(log, true))))
+            }
+        }
+    }
+
     async fn open(&mut self) -> Result<Found> {
         let (mut last, mut tries) = (None, 0);
         let until = self.env.monotonic() + self.options.deadline;

@@ -1,12 +1,14 @@
 //! One attempt: build a body, send it, settle it. Returns when it is known what became of it, or that it cannot be
 //! known (P1 to P8).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::gather::payload_bytes;
+use super::local::succeeded;
 use super::wrong::told_failed;
 use super::{Outcomes, Writer, back_off};
 use crate::commit::{self, Attempt, Care, Fresh};
@@ -35,7 +37,7 @@ pub(super) enum Pushed {
 }
 
 /// First and longest pause before a body is sent again.
-const RESEND: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
+pub(super) const RESEND: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 /// A Retry-After beyond this is cut: callers have deadlines.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
@@ -49,7 +51,7 @@ impl Writer {
         commit_ms: i64,
     ) -> Pushed {
         let payload = batch.iter().map(payload_bytes).sum();
-        let (head, record) = match self.build(outcomes, &changes, commit_ms, payload).await {
+        let (head, record) = match self.build(succeeded(outcomes), &changes, commit_ms, payload).await {
             Ok(built) => built,
             Err(error) => {
                 if let Some(commit_id) = self.drawn.back().copied() {
@@ -73,9 +75,9 @@ impl Writer {
     }
 
     /// The body, small enough to be sent in one round trip.
-    async fn build(
+    pub(super) async fn build(
         &mut self,
-        outcomes: &Outcomes,
+        ops: u32,
         changes: &Changes,
         commit_ms: i64,
         payload: usize,
@@ -86,8 +88,7 @@ impl Writer {
         self.attempt += 1;
         let attempt =
             Attempt { writer: self.id, number: self.attempt, commit_id: self.draw_commit_id(), commit_ms };
-        let after = self.chain.pages.with(|p| (p.page_count(), p.checksum()));
-        let ops = outcomes.iter().filter(|o| o.is_ok()).count() as u32;
+        let after = (changes.new_count(), changes.new_checksum());
         let record = commit::record(&self.chain.head, &attempt, changes, after, ops, &mut self.zstd)?;
         self.pace.built(record.encoded_len(), payload);
 
@@ -259,20 +260,24 @@ impl Writer {
     }
 
     /// One conditional put, given up when it hangs.
-    async fn put_head(&mut self, key: &str, body: &Bytes, expect: &Expect) -> Put {
+    pub(super) async fn put_head(&mut self, key: &str, body: &Bytes, expect: &Expect) -> Put {
         let limit = self.request_limit();
         let started = self.env.monotonic();
         self.pace.last_put = Some(started);
-        let put = tokio::select! {
-            biased;
-            put = self.store.put_if(key, body.clone(), expect) => put,
-            () = self.env.sleep(limit) => Put::Unknown {
-                error: Error::new(Code::Unreachable, format!("the store did not answer a put within {limit:?}")),
-                sent: true,
-                retry_after: None,
-            },
-        };
-        if matches!(put, Put::Stored { .. } | Put::Conflict) {
+        let (store, env, body) = (Arc::clone(&self.store), self.env.clone(), body.clone());
+        let put = self.meanwhile(async move {
+            tokio::select! {
+                biased;
+                put = store.put_if(key, body, expect) => put,
+                () = env.sleep(limit) => Put::Unknown {
+                    error: Error::new(Code::Unreachable, format!("the store did not answer a put within {limit:?}")),
+                    sent: true,
+                    retry_after: None,
+                },
+            }
+        });
+        let put = put.await;
+        if matches!(put, Put::Stored { .. } | Put::Conflict) && self.local.is_none() {
             let took = self.env.monotonic().saturating_duration_since(started);
             self.pace.put = (self.pace.put * 7 + took) / 8;
         }
@@ -305,6 +310,11 @@ impl Writer {
         self.shared.trouble(None);
         self.mine = Some((record.seq, record.commit_id));
         self.uploads.settled(record);
+        self.stand_on(head, version, sent_at);
+    }
+
+    /// This settled HEAD is the newest one known.
+    pub(super) fn stand_on(&mut self, head: Head, version: Version, sent_at: Instant) {
         self.uploads.adopted(&head);
         self.collector.adopted(&head);
         let raised = head.gc_floor > self.chain.head.gc_floor;
@@ -324,13 +334,13 @@ impl Writer {
 
     /// Have a base of the settled state written. Nothing may be executed and not stored.
     pub(super) fn start_base(&mut self) {
-        let image = self.chain.pages.with(|p| p.image());
+        let image = self.settled_image();
         self.uploads.start_base(image, self.chain.head.commit_seq, self.chain.head.file_id);
     }
 }
 
 /// The body is surely not applied: its callers may be told so.
-fn unsend(batch: &[Slot]) {
+pub(super) fn unsend(batch: &[Slot]) {
     for slot in batch {
         slot.stage.unsend();
     }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::push::Pushed;
 use super::{Outcomes, Work, Writer, wrong};
 use crate::db::Moment;
-use crate::door::{self, Done, Question, Slot, Wait};
+use crate::door::{self, Done, Question, Slot, Synced, Task, Told, Wait};
 use crate::error::{Code, Error, Kind, Result};
 use crate::keys;
 use crate::metrics::Counters;
@@ -26,7 +26,10 @@ pub(super) struct Executed {
 
 impl Writer {
     pub(super) async fn turn(&mut self, work: Work) {
-        let Work { slots, mut questions, exports, collections, flushes, poll } = work;
+        if self.local.is_some() {
+            return self.local_turn(work).await;
+        }
+        let Work { slots, mut questions, exports, collections, flushes, tasks, poll } = work;
         if let Some(error) = self.halted.clone() {
             self.refuse_all(slots, questions, &error);
             for order in collections {
@@ -51,12 +54,31 @@ impl Writer {
                 self.export(export).await;
             }
         }
+        for (task, reply) in tasks {
+            let _ = reply.send(self.durable_task(task).await);
+        }
         for done in flushes {
             let _ = done.send(());
         }
     }
 
-    fn refuse_all(&mut self, slots: Vec<Slot>, questions: Vec<Question>, error: &Error) {
+    /// What concerns Local mode has little to do here: everything acknowledged is published.
+    async fn durable_task(&mut self, task: Task) -> Result<Told> {
+        if let Some(error) = &self.halted {
+            return Err(error.clone());
+        }
+        match task {
+            Task::Sync => {
+                Ok(Told::Synced(Synced { commits: 0, ops: 0, commit_seq: self.chain.head.commit_seq }))
+            }
+            Task::Snapshot { .. } => self.refresh().await.map(|_| Told::At(self.chain.head.commit_seq)),
+            Task::Export { .. } => {
+                Err(Error::invalid("nothing is ever pending in Durable mode: there is nothing to export"))
+            }
+        }
+    }
+
+    pub(super) fn refuse_all(&mut self, slots: Vec<Slot>, questions: Vec<Question>, error: &Error) {
         let parked: Vec<Slot> = self.parked.drain(..).collect();
         for slot in slots.into_iter().chain(parked) {
             respond(slot, Err(error.clone()));
@@ -79,7 +101,7 @@ impl Writer {
     }
 
     /// Claims run last, so that they find what the same commit brings; those that wait already run first among them.
-    fn batch(&mut self, slots: Vec<Slot>, wake: bool) -> Vec<Slot> {
+    pub(super) fn batch(&mut self, slots: Vec<Slot>, wake: bool) -> Vec<Slot> {
         let is_claim = |slot: &Slot| matches!(&slot.work, door::Work::Op(Op::Claim(_)));
         let (claims, mut batch): (Vec<Slot>, Vec<Slot>) = slots.into_iter().partition(is_claim);
         if wake || !batch.is_empty() || !claims.is_empty() {
@@ -162,7 +184,7 @@ impl Writer {
 
     /// One transaction for the batch. An op that fails fails alone; one that breaks the transaction is left out and
     /// the others run again.
-    fn execute(&mut self, batch: &[Slot], commit_ms: i64) -> Result<(Outcomes, Changes)> {
+    pub(super) fn execute(&mut self, batch: &[Slot], commit_ms: i64) -> Result<(Outcomes, Changes)> {
         let at = self.moment(commit_ms);
         let mut out: Vec<Option<Error>> = vec![None; batch.len()];
         loop {
@@ -251,7 +273,7 @@ impl Writer {
     }
 
     /// Answer a batch that is settled; claims that found nothing and may wait are parked.
-    fn reply(&mut self, batch: Vec<Slot>, outcomes: Outcomes, commit: (u64, i64), began: Instant) {
+    pub(super) fn reply(&mut self, batch: Vec<Slot>, outcomes: Outcomes, commit: (u64, i64), began: Instant) {
         let (commit_seq, commit_ms) = commit;
         let now = self.env.monotonic();
         let mut released = 0;
@@ -321,7 +343,8 @@ impl Writer {
 
     pub(super) fn look_up(&mut self, q: &Question) -> Result<Answer> {
         let head = &self.chain.head;
-        let at = Moment { now_ms: self.time.now_ms().max(head.commit_ms), commit_seq: head.commit_seq };
+        let last_ms = self.local.as_ref().map_or(head.commit_ms, |l| l.log.last_ms());
+        let at = Moment { now_ms: self.time.now_ms().max(last_ms), commit_seq: head.commit_seq };
         let mut answer = self.chain.db.query(&q.query, &at)?;
         if let Answer::Stats(stats) = &mut answer {
             stats.commit_ms = self.chain.head.commit_ms;
@@ -331,14 +354,14 @@ impl Writer {
     }
 }
 
-fn fail(batch: Vec<Slot>, error: &Error) {
+pub(super) fn fail(batch: Vec<Slot>, error: &Error) {
     for slot in batch {
         respond(slot, Err(error.clone()));
     }
 }
 
 /// Hand the answer over. What comes back is an answer whose caller has gone.
-fn respond(slot: Slot, answer: Result<Done>) -> Option<Done> {
+pub(super) fn respond(slot: Slot, answer: Result<Done>) -> Option<Done> {
     let Some(reply) = slot.reply else {
         // A job handed back meanwhile finished or expired by itself: just as well.
         if let Err(error) = answer

@@ -1,0 +1,241 @@
+//! What becomes of the files: torn, damaged, full, failing.
+
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bucketq::local::{Dir, Disk, Lock};
+use bucketq::{Code, Env, Kind, QueueFile, Result};
+use bucketq_tests::given::{NAME, refused};
+use bucketq_tests::ground::Ground;
+
+use crate::fixture::{Machine, abandon, durable, enqueue, texts};
+
+#[tokio::test]
+async fn a_torn_last_entry_is_cut_off_wherever_it_was_torn() -> Result<()> {
+    let ground = Ground::memory();
+    let machine = Machine::new();
+    let file = machine.open(&ground).await?;
+    enqueue(&file, "a").await?;
+    let whole = std::fs::read(machine.state()).expect("readable").len();
+    enqueue(&file, "b").await?;
+    abandon(file).await?;
+    let all = std::fs::read(machine.state()).expect("readable");
+    let old = machine.copy();
+    for cut in (whole..all.len()).step_by(7).chain([all.len() - 1]) {
+        for garbage in [0, 5, 4096] {
+            machine.restore(&old);
+            let mut bytes = all[..cut].to_vec();
+            bytes.resize(cut + garbage, 0xa5);
+            std::fs::write(machine.state(), bytes).expect("writable");
+            let file = machine.open(&ground).await?;
+            assert_eq!(texts(&file).await?, ["a"], "cut at {cut} of {}", all.len());
+            enqueue(&file, "c").await?;
+            abandon(file).await?;
+            let file = machine.open(&ground).await?;
+            assert_eq!(texts(&file).await?, ["a", "c"]);
+            file.close().await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn damage_before_the_end_is_corrupt_and_nothing_is_overwritten() -> Result<()> {
+    let ground = Ground::memory();
+    let machine = Machine::new();
+    let file = machine.open(&ground).await?;
+    let begin = std::fs::read(machine.state()).expect("readable").len();
+    for text in ["a", "b"] {
+        enqueue(&file, text).await?;
+    }
+    let last = std::fs::read(machine.state()).expect("readable").len();
+    enqueue(&file, "c").await?;
+    abandon(file).await?;
+    let path = machine.state();
+    let all = std::fs::read(&path).expect("readable");
+    for at in (0..64).chain((64..begin).step_by(997)).chain((begin..last).step_by(13)) {
+        let mut bytes = all.clone();
+        bytes[at] ^= 0x10;
+        std::fs::write(&path, &bytes).expect("writable");
+        let error = refused(machine.open(&ground).await);
+        assert_eq!(error.kind(), Kind::Corrupt, "byte {at}: {error}");
+        assert_eq!(std::fs::read(&path).expect("readable"), bytes, "byte {at}");
+    }
+    std::fs::write(&path, &all).expect("writable");
+    let file = machine.open(&ground).await?;
+    assert_eq!(texts(&file).await?, ["a", "b", "c"]);
+    file.close().await
+}
+
+#[tokio::test]
+async fn a_log_that_outgrew_its_base_begins_anew_and_keeps_everything() -> Result<()> {
+    let ground = Ground::memory();
+    let machine = Machine::with(bucketq::Fsync::Never);
+    let file = machine.open(&ground).await?;
+    let first = machine.state();
+    let mut expected = vec![];
+    for i in 0..40 {
+        let random: [u8; 150_000] = Env::default().bytes();
+        let text: String = random.iter().map(|b| char::from(b'!' + b % 90)).collect();
+        let text = format!("{i} {text}");
+        enqueue(&file, &text).await?;
+        expected.push(text);
+        if i == 20 {
+            file.sync().await?;
+        }
+    }
+    assert_ne!(machine.state(), first, "another generation");
+    let synced = file.dirty()?;
+    abandon(file).await?;
+    let file = machine.open(&ground).await?;
+    assert_eq!(file.dirty()?.commits, synced.commits);
+    assert_eq!(texts(&file).await?, expected);
+    file.sync().await?;
+    let all = durable(&ground).await?;
+    assert_eq!(texts(&all).await?, expected);
+    all.close().await?;
+    file.close().await
+}
+
+/// A disk that does what a test tells it.
+#[derive(Debug)]
+struct Told {
+    disk: Disk,
+    /// Bytes that still fit.
+    room: AtomicI64,
+    sync_fails: AtomicBool,
+    cut_fails: AtomicBool,
+    create_fails: AtomicBool,
+    creations: Mutex<Vec<String>>,
+}
+
+impl Told {
+    fn new(machine: &Machine) -> Arc<Self> {
+        let path = machine.options().cache.expect("a machine has a disk").join("told");
+        Arc::new(Self {
+            disk: Disk::new(path),
+            room: AtomicI64::new(i64::MAX),
+            sync_fails: AtomicBool::new(false),
+            cut_fails: AtomicBool::new(false),
+            create_fails: AtomicBool::new(false),
+            creations: Mutex::default(),
+        })
+    }
+
+    async fn open(self: &Arc<Self>, machine: &Machine, ground: &Ground) -> Result<QueueFile> {
+        let dir = Arc::clone(self) as Arc<dyn Dir>;
+        QueueFile::open_local(ground.store(), NAME, machine.options(), Env::default(), dir).await
+    }
+}
+
+fn fail(when: &AtomicBool) -> io::Result<()> {
+    if when.load(Ordering::SeqCst) { Err(io::Error::other("as told")) } else { Ok(()) }
+}
+
+impl Dir for Told {
+    fn path(&self) -> PathBuf {
+        self.disk.path()
+    }
+
+    fn lock(&self) -> Result<Lock> {
+        self.disk.lock()
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.disk.names()
+    }
+
+    fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        self.disk.read(name)
+    }
+
+    fn create(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        fail(&self.create_fails)?;
+        self.creations.lock().expect("no panic").push(name.to_owned());
+        self.disk.create(name, bytes)
+    }
+
+    fn append(&self, name: &str, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let room = self.room.load(Ordering::SeqCst);
+        let fits = room.clamp(0, bytes.len() as i64) as usize;
+        self.disk.append(name, at, &bytes[..fits])?;
+        self.room.fetch_sub(fits as i64, Ordering::SeqCst);
+        if fits < bytes.len() { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
+    fn sync(&self, name: &str) -> io::Result<()> {
+        fail(&self.sync_fails)?;
+        self.disk.sync(name)
+    }
+
+    fn cut(&self, name: &str, len: u64) -> io::Result<()> {
+        fail(&self.cut_fails)?;
+        self.disk.cut(name, len)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_the_op_and_leaves_everything_as_it_was() -> Result<()> {
+    for cut_fails in [false, true] {
+        let (ground, machine) = (Ground::memory(), Machine::new());
+        let disk = Told::new(&machine);
+        disk.cut_fails.store(cut_fails, Ordering::SeqCst);
+        let file = disk.open(&machine, &ground).await?;
+        enqueue(&file, "a").await?;
+        for room in [0, 1, 30, 200] {
+            disk.room.store(room, Ordering::SeqCst);
+            let error = refused(enqueue(&file, "b").await);
+            assert_eq!((error.kind(), error.code()), (Kind::Full, Code::DiskFull), "{error}");
+            assert_eq!(texts(&file).await?, ["a"]);
+            assert_eq!(file.dirty()?.commits, 1);
+            // Nor can it be published: the intent does not fit.
+            disk.room.store(room, Ordering::SeqCst);
+            assert_eq!(refused(file.sync().await).code(), Code::DiskFull);
+        }
+        disk.room.store(i64::MAX, Ordering::SeqCst);
+        enqueue(&file, "c").await?;
+        abandon(file).await?;
+        let file = disk.open(&machine, &ground).await?;
+        assert_eq!(texts(&file).await?, ["a", "c"], "cut fails {cut_fails}");
+        file.sync().await?;
+        let all = durable(&ground).await?;
+        assert_eq!(texts(&all).await?, ["a", "c"]);
+        all.close().await?;
+        file.close().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_sync_of_the_disk_that_fails_puts_nothing_in_doubt_if_a_new_generation_can_be_made() -> Result<()> {
+    let (ground, machine) = (Ground::memory(), Machine::new());
+    let disk = Told::new(&machine);
+    let file = disk.open(&machine, &ground).await?;
+    enqueue(&file, "a").await?;
+    disk.sync_fails.store(true, Ordering::SeqCst);
+    let made = disk.creations.lock().expect("no panic").len();
+    let error = refused(enqueue(&file, "b").await);
+    assert_eq!((error.kind(), error.code()), (Kind::Unavailable, Code::Disk), "{error}");
+    assert_eq!(disk.creations.lock().expect("no panic").len(), made + 1, "written anew");
+    disk.create_fails.store(true, Ordering::SeqCst);
+    disk.cut_fails.store(true, Ordering::SeqCst);
+    let error = refused(enqueue(&file, "b").await);
+    assert_eq!(error.kind(), Kind::Unknown, "it may be on the disk: {error}");
+    let error = refused(enqueue(&file, "c").await);
+    assert_eq!(error.kind(), Kind::Unavailable, "nothing more before the file is sound: {error}");
+    assert_eq!(texts(&file).await?, ["a"]);
+    for flag in [&disk.sync_fails, &disk.create_fails, &disk.cut_fails] {
+        flag.store(false, Ordering::SeqCst);
+    }
+    enqueue(&file, "d").await?;
+    abandon(file).await?;
+    let file = disk.open(&machine, &ground).await?;
+    assert_eq!(texts(&file).await?, ["a", "d"], "what was refused did not come back");
+    file.close().await
+}
