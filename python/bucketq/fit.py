@@ -1,7 +1,7 @@
 """Whether a queue in object storage suits a workload: the fit model, pure arithmetic.
 
 `evaluate(arrival=20, work_ms=500)` gives the verdict of the plain model and of this engine, requests and
-money of a month beside SQS, and all of it at ten times the load. docs/fit.md has the formulas and their reasons.
+money of a month beside SQS, and all of it at ten times the load. docs/fit.md has the formulas.
 """
 
 from __future__ import annotations
