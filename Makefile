@@ -14,6 +14,7 @@ KILLS ?= 400
 VENV := .venv
 
 .PHONY: help test test-python test-servers miri sim crash bench-engine bench-growth bench-python lint fmt deny tools clean prereqs gofakes3 develop
+.PHONY: test-page fit-page
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -30,12 +31,20 @@ develop: prereqs $(VENV)/.ready  ## Build the Python package (dev profile, some 
 	@echo 'building the Python package: some minutes at first, seconds later'
 	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv
 
+	.ci/page
+
 test-servers: prereqs  ## Run the tests against real S3 servers behind a faulty network; says which server is missing
 	@.ci/tools all || true
 	$(CARGO) test --locked --test servers --no-fail-fast
 
 miri: prereqs  ## Run the page store's tests under Miri; says so when there is no nightly toolchain with it
 	@.ci/miri
+
+test-page:  ## Test the fit calculator's model and its page in Chromium; installs what it can, says what it skips
+	.ci/page
+
+fit-page:  ## Build the fit calculator, fit-calculator/dist/index.html; needs Node 20 and npm
+	.ci/page build
 
 sim: prereqs  ## Run the simulation over SEEDS seeds (default 1000); JSON on the last line
 	$(CARGO) run --locked --bin sim -- --seeds $(SEEDS)
@@ -80,6 +89,8 @@ tools:  ## Install every test server into .tools with Go, Node and Python; MinIO
 clean:  ## Remove everything built or installed here: build output, .venv and .tools
 	$(CARGO) clean
 	rm -rf $(VENV) .tools dist python/bucketq/*.so
+
+	rm -rf $(VENV) .tools fit-calculator/node_modules fit-calculator/dist fit-calculator/artefacts
 
 prereqs:  ## Say what is missing on this machine, one line each
 	@PYTHON='$(PYTHON)' .ci/check-prereqs

@@ -87,8 +87,9 @@ class Engine:
         self.interval = max(v["commit_interval_ms"], limit)
         self.most_ops = max(D(1), min(D(4096), 8 * MI / self.op_bytes))
         jobs = v["producers"]
-        if self.mutations > 1:
-            jobs = min(jobs, v["consumers"] / (self.mutations - 1))
+        calls = v["mutations"] + 2 * v["retries"] - 1
+        if calls:
+            jobs = min(jobs, v["consumers"] / calls)
         self.caller_ops = max(D(1), jobs * self.mutations / self.w)
         self.batch_max = min(self.most_ops, self.caller_ops)
         self.full_cycle = max(self.commit_of(self.batch_max) * penalty(self.w), self.interval)

@@ -108,11 +108,16 @@ const part = (a, b) => (a === 0 ? 0 : a === Infinity ? 1 : a / (a + b));
 
 /** The plain model, as published; the dispatch delay and the penalty are ours. */
 export function plainModel(i) {
+  const found = plainFigures(i);
+  return { ...found, ...judge(found, i, (by) => plainChange(by, found, i)) };
+}
+
+function plainFigures(i) {
   const penalised = i.latency_ms * penalty(racing(i));
   const queue_ms = (i.mutations / i.batch) * penalised;
   const load = (i.arrival * queue_ms) / 1000;
   const dispatch_ms = load < 1 ? 1.5 * penalised + (load / (1 - load)) * queue_ms : Infinity;
-  const found = {
+  return {
     penalty: penalty(racing(i)),
     queue_ms,
     capacity: queue_ms === 0 ? Infinity : 1000 / queue_ms,
@@ -121,7 +126,6 @@ export function plainModel(i) {
     puts_per_job: i.mutations / i.batch,
     dispatch_ms,
   };
-  return { ...found, ...judge(found, i, (by) => plainChange(by, found, i)) };
 }
 
 function plainChange(by, found, i) {
@@ -135,6 +139,18 @@ const dispatchBudget = ({ dispatch_ms }) => ["budget", 2 * dispatch_ms];
 
 /** This engine: group commit makes the batch. */
 export function engineModel(i) {
+  const { found, facts } = engineFigures(i);
+  const judged = judge(found, i, (by) => engineChange(by, found, facts));
+  return { ...found, ...judged, instead: instead(judged, found, facts) };
+}
+
+/** The verdict alone, without its reasons: for maps of thousands. */
+export function verdictOf(model, i) {
+  const { load, overhead, dispatch } = classes(model === "plain" ? plainFigures(i) : engineFigures(i).found, i);
+  return VERDICTS[Math.max(load, overhead, dispatch)];
+}
+
+function engineFigures(i) {
   const w = racing(i);
   const hop = i.broker ? i.broker_ms : 0;
   const attempts = 1 + i.retries;
@@ -152,7 +168,8 @@ export function engineModel(i) {
 
   // The most a commit can carry, and so the capacity.
   const mostOps = Math.max(1, Math.min(MAX_OPS, MAX_BYTES / opBytes));
-  const round = mutations > 1 ? Math.min(i.producers, i.consumers / (mutations - 1)) : i.producers;
+  const calls = mutations - extensions - 1;
+  const round = calls > 0 ? Math.min(i.producers, i.consumers / calls) : i.producers;
   const callerOps = Math.max(1, (round * mutations) / w);
   const batch_max = Math.min(mostOps, callerOps);
   const fullCycle = Math.max(commit(batch_max) * most, interval);
@@ -198,6 +215,7 @@ export function engineModel(i) {
   const commits_per_s = done * commits;
   const found = {
     mutations,
+    extensions,
     batch,
     batch_max,
     commit_ms,
@@ -220,9 +238,7 @@ export function engineModel(i) {
   };
   const ideal = (1000 * mostOps) / (mutations * commit(mostOps));
   const slowStore = interval > commit(batch_max) * most;
-  const facts = { i, w, ideal, attempts, felt, slowStore, callers: callerOps < mostOps };
-  const judged = judge(found, i, (by) => engineChange(by, found, facts));
-  return { ...found, ...judged, instead: instead(judged, found, facts), extensions };
+  return { found, facts: { i, w, ideal, attempts, felt, slowStore, callers: callerOps < mostOps } };
 }
 
 function engineChange(by, found, { i, w, attempts, slowStore, callers }) {

@@ -270,7 +270,8 @@ def _engine(i: Inputs) -> Engine:
 
     # The most a commit can carry, and so the capacity.
     most_ops = max(1.0, min(_MAX_OPS, _MAX_BYTES / op_bytes))
-    jobs = min(i.producers, i.consumers / (mutations - 1)) if mutations > 1 else i.producers
+    calls = mutations - extensions - 1
+    jobs = min(i.producers, i.consumers / calls) if calls > 0 else i.producers
     caller_ops = max(1.0, (jobs * mutations) / w)
     batch_max = min(most_ops, caller_ops)
     full_cycle = max(commit(batch_max) * most, interval)

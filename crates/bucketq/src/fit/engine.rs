@@ -146,7 +146,8 @@ pub(super) fn engine(i: &Inputs) -> Engine {
 
     // The most a commit can carry, and so the capacity.
     let most_ops = (MAX_BYTES / commit.op_bytes).min(MAX_OPS).max(1.0);
-    let jobs = if mutations > 1.0 { i.producers.min(i.consumers / (mutations - 1.0)) } else { i.producers };
+    let calls = mutations - extensions - 1.0;
+    let jobs = if calls > 0.0 { i.producers.min(i.consumers / calls) } else { i.producers };
     let caller_ops = ((jobs * mutations) / w).max(1.0);
     let batch_max = most_ops.min(caller_ops);
     let full_cycle = (commit.ms(batch_max) * most).max(commit.interval);
