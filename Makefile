@@ -14,7 +14,7 @@ KILLS ?= 400
 VENV := .venv
 
 .PHONY: help test test-python test-servers miri sim crash bench-engine bench-growth bench-python lint fmt deny tools clean prereqs gofakes3 develop
-.PHONY: test-page fit-page
+.PHONY: test-page fit-page bench-contention
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -64,6 +64,11 @@ bench-python: prereqs $(VENV)/.ready  ## Measure what Python adds to the engine,
 	$(VENV)/bin/python benches/python.py "$${CARGO_TARGET_DIR:-target}/release/callers" $(ARGS)
 
 lint: prereqs $(VENV)/.ready develop  ## Check formatting, clippy, rustdoc, Python's types and spelling; changes nothing
+
+bench-contention: prereqs  ## Race several writers of one queue file, optimised build; JSON on the last line
+	$(CARGO) run --locked --release -p bucketq-benches --bin contention
+
+lint: prereqs $(VENV)/.ready  ## Check formatting, clippy with and without S3, rustdoc and spelling; changes nothing
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --locked -p bucketq --no-default-features -- -D warnings

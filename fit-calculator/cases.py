@@ -1,7 +1,7 @@
 """Work out cases.json from the formulas of docs/fit.md, with 50 decimal digits (sheet.py).
 
 Run it by hand when a formula changes: python3 fit-calculator/cases.py. It calls none of the three models;
-they are tested against what it writes. Numbers are rounded to 15 digits at the end; null stands for "without end".
+they are tested against what it writes. Numbers are rounded to 15 digits; null stands for "without end".
 """
 
 import json

@@ -181,7 +181,7 @@ class Engine:
             "whole_file_ms": 2 * (v["latency_ms"] + v["file_mib"] * v["per_mib_ms"]),
         }
         out.update(judge(out, v, self.change))
-        out["instead"] = self.instead(out["verdict"], out["decided_by"])
+        out["instead"] = self.instead(out["classes"])
         return out
 
     def change(self, by):
@@ -201,19 +201,18 @@ class Engine:
             return "callers", times
         return "split", times.to_integral_value(ROUND_CEILING)
 
-    def instead(self, verdict, by):
-        if verdict != "poor":
-            return None
-        if by == "load":
-            ideal = 1000 * self.most_ops / (self.mutations * self.commit_of(self.most_ops))
-            return "log" if self.v["arrival"] > D("0.9") * ideal else None
-        if by == "dispatch":
-            if self.v["budget_ms"] >= self.best:
-                return None
-            return "memory" if self.v["budget_ms"] < 20 else "managed"
-        if share(self.felt * self.best, self.work) <= D("0.2"):
-            return None
-        return "memory" if self.work < 20 else "database"
+    def instead(self, classes):
+        poor = [name for name in ("load", "overhead", "dispatch") if classes[name] == 2]
+        for name in poor:
+            if name == "load":
+                ideal = 1000 * self.most_ops / (self.mutations * self.commit_of(self.most_ops))
+                if self.v["arrival"] > D("0.9") * ideal:
+                    return "log"
+            if name == "overhead" and share(self.felt * self.best, self.work) > D("0.2"):
+                return "memory" if self.work < 20 else "database"
+            if name == "dispatch" and self.v["budget_ms"] < self.best:
+                return "memory" if self.v["budget_ms"] < 20 else "managed"
+        return None
 
     def month(self):
         v, seconds = self.v, 730 * 3600

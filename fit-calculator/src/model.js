@@ -250,17 +250,14 @@ function engineChange(by, found, { i, w, attempts, slowStore, callers }) {
   return callers ? ["callers", found.load / LIMITS.load[0]] : ["split", Math.ceil(found.load / LIMITS.load[0])];
 }
 
-/** What to use when no change of this queue would do; null while one might. */
-function instead({ verdict, decided_by }, found, { i, ideal, attempts, felt }) {
-  if (verdict !== "poor") return null;
-  if (decided_by === "load") return i.arrival > LIMITS.load[1] * ideal ? "log" : null;
-  if (decided_by === "dispatch") {
-    if (i.budget_ms >= found.dispatch_best_ms) return null;
-    return i.budget_ms < 20 ? "memory" : "managed";
-  }
+/** What to use when a figure is poor and no change of this queue would do; null while one might. */
+function instead({ classes: { load, overhead, dispatch } }, found, { i, ideal, attempts, felt }) {
   const work = attempts * i.work_ms;
-  if (part(felt * found.dispatch_best_ms, work) <= LIMITS.overhead[1]) return null;
-  return work < 20 ? "memory" : "database";
+  const best = found.dispatch_best_ms;
+  if (load === 2 && i.arrival > LIMITS.load[1] * ideal) return "log";
+  if (overhead === 2 && part(felt * best, work) > LIMITS.overhead[1]) return work < 20 ? "memory" : "database";
+  if (dispatch === 2 && i.budget_ms < best) return i.budget_ms < 20 ? "memory" : "managed";
+  return null;
 }
 
 /** Requests and money of a month, beside SQS. */

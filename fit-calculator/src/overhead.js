@@ -15,7 +15,7 @@ export function overheadChart() {
     { name: "Batch 1", kind: "a", of: plainOf(1) },
     { name: "Batch 10", kind: "b", of: plainOf(10) },
     { name: "Batch 50", kind: "c", of: plainOf(50) },
-    { name: `Yours, ${amount(inputs.batch)}`, kind: "yours", of: plainOf(inputs.batch) },
+    { name: `Yours (${amount(inputs.batch)})`, kind: "yours", of: plainOf(inputs.batch) },
     { name: "This engine", kind: "engine", of: (work_ms) => engineModel({ ...inputs, work_ms }).overhead },
   ];
   const plainOf = (batch) => (work_ms) => plainModel({ ...inputs, batch, work_ms }).overhead;

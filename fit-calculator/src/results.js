@@ -60,7 +60,7 @@ const capital = (word) => word[0].toUpperCase() + word.slice(1);
 /** The verdict once more, in a line at the foot of a narrow form. */
 export function showStrip(fit, model) {
   const { verdict, overhead, load, dispatch_ms } = fit[model];
-  const words = ` overhead ${percent(overhead)}, load ${fixed(load, 2)}, ${ms(dispatch_ms).join(" ")}`;
+  const words = `  overhead ${percent(overhead)} · load ${fixed(load, 2)} · ${ms(dispatch_ms).join(" ")}`;
   byId("strip").replaceChildren(badge(verdict), words);
 }
 
@@ -124,7 +124,7 @@ const count = (value) => {
   return amount(Math.round(value));
 };
 
-export function showMonth({ month }, inputs) {
+export function showMonth({ month, engine }, inputs) {
   byId("month").replaceChildren(
     table("This engine, and SQS for the same jobs", [
       ["Figure", "bucketq", "SQS"],
@@ -135,11 +135,14 @@ export function showMonth({ month }, inputs) {
       ["USD a month", dollars(month.cost), dollars(month.sqs_cost)],
     ]),
   );
-  say(byId("month-says"), saving(month, inputs));
+  say(byId("month-says"), saving(month, engine, inputs));
 }
 
 /** What a commit interval would save, where the money matters. */
-function saving(month, inputs) {
+function saving(month, engine, inputs) {
+  if (engine.load >= 1) {
+    return `Only ${amount(engine.capacity)} of ${amount(inputs.arrival)} jobs/s get through here, so the two do not compare.`;
+  }
   if (month.cost < 1 || inputs.price_put === 0) return "";
   const slowest = [2000, 1000, 500, 250].map((commit_interval_ms) => ({ ...inputs, commit_interval_ms }));
   const slower = slowest.find((i) => i.commit_interval_ms > inputs.commit_interval_ms && engineModel(i).load < 0.7) ?? inputs;

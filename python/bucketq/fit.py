@@ -334,16 +334,14 @@ def _engine(i: Inputs) -> Engine:
         return ("callers", load / 0.7) if caller_ops < most_ops else ("split", math.ceil(load / 0.7))
 
     judged = _judge(load, overhead, dispatch_ms, i.budget_ms, change)
+    poor = {name for name, each in judged["classes"].items() if each == 2}
     instead: Literal["log", "memory", "managed", "database"] | None = None
-    if judged["verdict"] == "poor":
-        by = judged["decided_by"]
-        ideal = (1000 * most_ops) / (mutations * commit(most_ops))
-        if by == "load" and i.arrival > 0.9 * ideal:
-            instead = "log"
-        elif by == "dispatch" and i.budget_ms < dispatch_best_ms:
-            instead = "memory" if i.budget_ms < 20 else "managed"
-        elif by == "overhead" and _part(felt * dispatch_best_ms, work) > 0.2:
-            instead = "memory" if work < 20 else "database"
+    if "load" in poor and i.arrival > 0.9 * (1000 * most_ops) / (mutations * commit(most_ops)):
+        instead = "log"
+    elif "overhead" in poor and _part(felt * dispatch_best_ms, work) > 0.2:
+        instead = "memory" if work < 20 else "database"
+    elif "dispatch" in poor and i.budget_ms < dispatch_best_ms:
+        instead = "memory" if i.budget_ms < 20 else "managed"
 
     return Engine(
         mutations=mutations,

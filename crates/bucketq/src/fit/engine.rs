@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::judge::{Change, Instead, Judge, Judged, Verdict, judge};
+use super::judge::{Change, Instead, Judge, Judged, judge};
 use super::{Inputs, part, penalty};
 
 // What the engine is like: measured by `make bench-engine`, or taken from its code. docs/fit.md says which.
@@ -206,17 +206,15 @@ pub(super) fn engine(i: &Inputs) -> Engine {
     };
     let judged = judge(load, overhead, dispatch_ms, i.budget_ms, change);
     let ideal = (1000.0 * most_ops) / (mutations * commit.ms(most_ops));
-    let instead = match judged.decided_by {
-        _ if judged.verdict != Verdict::Poor => None,
-        Some(Judge::Load) if i.arrival > 0.9 * ideal => Some(Instead::Log),
-        Some(Judge::Dispatch) if i.budget_ms < dispatch_best_ms && i.budget_ms < 20.0 => {
-            Some(Instead::Memory)
-        }
-        Some(Judge::Dispatch) if i.budget_ms < dispatch_best_ms => Some(Instead::Managed),
-        Some(Judge::Overhead) if part(felt * dispatch_best_ms, work) <= 0.2 => None,
-        Some(Judge::Overhead) if work < 20.0 => Some(Instead::Memory),
-        Some(Judge::Overhead) => Some(Instead::Database),
-        _ => None,
+    let poor = judged.classes;
+    let instead = if poor.load == 2 && i.arrival > 0.9 * ideal {
+        Some(Instead::Log)
+    } else if poor.overhead == 2 && part(felt * dispatch_best_ms, work) > 0.2 {
+        Some(if work < 20.0 { Instead::Memory } else { Instead::Database })
+    } else if poor.dispatch == 2 && i.budget_ms < dispatch_best_ms {
+        Some(if i.budget_ms < 20.0 { Instead::Memory } else { Instead::Managed })
+    } else {
+        None
     };
     Engine {
         mutations,
