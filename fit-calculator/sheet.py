@@ -85,6 +85,7 @@ class Engine:
         self.per_op = D("0.015") + v["per_mib_ms"] * self.op_bytes / MI
         limit = 1000 / v["writes_per_s"] if v["writes_per_s"] else D(0)
         self.interval = max(v["commit_interval_ms"], limit)
+        self.work = self.attempts * v["work_ms"]
         self.most_ops = max(D(1), min(D(4096), 8 * MI / self.op_bytes))
         jobs = v["producers"]
         calls = v["mutations"] + 2 * v["retries"] - 1
@@ -100,7 +101,7 @@ class Engine:
         self.spread = 1 + (self.w - 1) * self.rho
         self.gather()
         self.commit = self.commit_of(self.batch) * self.now
-        self.cycle = max(self.commit, self.interval)
+        self.cycle = max(self.commit + self.busy * self.gather_of(self.commit), self.interval)
         self.wait = ENDLESS
         if self.load < 1:
             self.wait = self.busy * self.cycle * self.spread / 2
@@ -113,15 +114,27 @@ class Engine:
     def commit_of(self, n):
         return self.fixed + n * self.per_op + (self.v["latency_ms"] if self.spills(n) else 0)
 
+    def gather_of(self, ms):
+        return min(D("0.15") * ms, D(10))
+
     def gather(self):
+        v = self.v
+        waiting = 1 - min(D(1), v["arrival"] * self.work / (1000 * v["consumers"])) ** v["consumers"]
+        rides = waiting / self.w if v["mutations"] >= 2 else D(0)
+        alone = self.mutations - rides
         if self.load >= 1:
-            self.batch, self.busy = self.batch_max, D(1)
+            self.batch, self.busy, self.none = self.batch_max, D(1), D(0)
             return
-        ops = self.v["arrival"] * self.mutations / 1000 * self.spread / self.w
-        for fixed in (self.fixed, self.fixed + self.v["latency_ms"]):
-            x = max(ops * fixed * self.now / (1 - ops * self.per_op * self.now), ops * self.interval)
-            mean = x + (-x).exp()
-            self.batch, self.busy = min(mean, self.batch_max), x / mean
+        events = v["arrival"] * alone / 1000 * self.spread / self.w
+        ops = events * self.mutations / alone
+        for fixed in (self.fixed, self.fixed + v["latency_ms"]):
+            busy_ms = (fixed * self.now + self.gather_of(fixed * self.now)) / (
+                1 - ops * self.per_op * self.now
+            )
+            x = events * max(busy_ms, self.interval)
+            self.none = (-x).exp()
+            self.batch = min((x + self.none) * self.mutations / alone, self.batch_max)
+            self.busy = x / (x + self.none)
             if not self.spills(self.batch):
                 break
 
@@ -129,7 +142,9 @@ class Engine:
         v, several = self.v, self.w > 1
         gap = 500 / v["arrival"] if v["arrival"] else ENDLESS
         self.poll = min(D(5000), 200 + gap) if several else D(5000)
-        self.notice = (1 - 1 / self.w) * (self.poll / 2 + v["latency_ms"])
+        self.notice = D(0)
+        if several:
+            self.notice = (1 - 1 / self.w) * (self.poll / 2 + v["latency_ms"] + self.commit + self.wait)
         self.dispatch = self.commit + self.wait + self.hop + self.notice
         self.best = v["latency_min_ms"] + D("0.4") + self.hop
         self.p99 = (
@@ -140,7 +155,6 @@ class Engine:
         claims = 1 / v["prefetch"]
         self.felt = max(D(0), v["mutations"] - 2) + claims + v["retries"] * (1 + claims)
         self.queue = self.felt * (self.commit + min(self.wait, self.w * self.full_cycle) + self.hop)
-        self.work = self.attempts * v["work_ms"]
         self.overhead = share(self.queue, self.work)
         self.worker_load = v["arrival"] * (self.work + self.queue) / (1000 * v["consumers"])
         self.commits = self.mutations / self.batch
@@ -150,7 +164,7 @@ class Engine:
         if not spills:
             self.upkeep = (self.mutations * self.op_bytes + self.commits * 110) / 32768 * 65 / 64
         self.puts = self.commits * (self.tries + (1 if spills else 0)) + self.upkeep
-        self.gets = self.commits * (self.tries - 1) + 1
+        self.gets = self.commits * (self.tries - 1) + self.none
         self.done = min(v["arrival"], self.capacity)
         self.commits_per_s = self.done * self.commits
         self.polls_per_s = 1000 * self.w / self.poll * (-self.commits_per_s / 1000 * self.poll / self.w).exp()

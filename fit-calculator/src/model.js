@@ -52,6 +52,8 @@ const MIB = 1_048_576;
 const POLL_MIN_MS = 200;
 const POLL_MAX_MS = 5000;
 const SEGMENTS = 64;
+const GATHER = 0.15;
+const GATHER_MS = 10;
 const SQS_CHUNK = 65_536;
 const SQS_POLL_S = 20;
 /** Seconds of a month of 730 hours. */
@@ -180,31 +182,36 @@ function engineFigures(i) {
   const rho = Math.min(load, 1);
   const now = 1 + (most - 1) * rho;
   const spread = 1 + (w - 1) * rho;
-  const ops = ((i.arrival * mutations) / 1000) * (spread / w);
-  const during = (start) => Math.max((ops * start * now) / (1 - ops * perOp * now), ops * interval);
+  const work = attempts * i.work_ms;
+  const rides = i.mutations < 2 ? 0 : (1 - Math.min(1, (i.arrival * work) / (1000 * i.consumers)) ** i.consumers) / w;
+  const alone = mutations - rides;
+  const events = ((i.arrival * alone) / 1000) * (spread / w);
+  const ops = events * (mutations / alone);
+  const gather = (ms) => Math.min(GATHER * ms, GATHER_MS);
+  const during = (ms) => Math.max((events * (ms * now + gather(ms * now))) / (1 - ops * perOp * now), events * interval);
   let x = 0;
   let batch = batch_max;
   let busy = 1;
   if (load < 1) {
     x = during(fixed);
-    if (spills(Math.min(x + Math.exp(-x), batch_max))) x = during(fixed + i.latency_ms);
-    batch = Math.min(x + Math.exp(-x), batch_max);
+    const gathered = () => Math.min((x + Math.exp(-x)) * (mutations / alone), batch_max);
+    if (spills(gathered())) x = during(fixed + i.latency_ms);
+    batch = gathered();
     busy = x / (x + Math.exp(-x));
   }
   const commit_ms = commit(batch) * now;
-  const cycle_ms = Math.max(commit_ms, interval);
+  const cycle_ms = Math.max(commit_ms + busy * gather(commit_ms), interval);
   const wait_ms = load < 1 ? (busy * cycle_ms * spread) / 2 + ((rho * rho) / (2 * (1 - rho))) * cycle_ms : Infinity;
 
   // Who waits in one process is woken at once; for another process's job it polls.
   const gap = i.arrival > 0 ? 1000 / i.arrival : Infinity;
   const poll_ms = w > 1 ? Math.min(POLL_MAX_MS, POLL_MIN_MS + gap / 2) : POLL_MAX_MS;
-  const notice_ms = (1 - 1 / w) * (poll_ms / 2 + i.latency_ms);
+  const notice_ms = w > 1 ? (1 - 1 / w) * (poll_ms / 2 + i.latency_ms + commit_ms + wait_ms) : 0;
   const dispatch_ms = commit_ms + wait_ms + hop + notice_ms;
 
   // What a worker loses: it waits for its acks and for its share of a claim, in a closed loop at worst.
   const felt = Math.max(0, i.mutations - 2) + 1 / i.prefetch + i.retries * (1 + 1 / i.prefetch);
   const queue_ms = felt * (commit_ms + Math.min(wait_ms, w * fullCycle) + hop);
-  const work = attempts * i.work_ms;
 
   const tries = 1 + ((w - 1) / 2) * rho;
   const upkeep = spills(batch)
@@ -228,7 +235,7 @@ function engineFigures(i) {
     dispatch_ms,
     dispatch_p99_ms: dispatch_ms + (i.latency_p99_ms - i.latency_ms) * now + (w > 1 ? poll_ms / 2 : 0),
     puts_per_job: commits * (tries + (spills(batch) ? 1 : 0)) + upkeep,
-    gets_per_job: commits * (tries - 1) + 1,
+    gets_per_job: commits * (tries - 1) + (load < 1 ? Math.exp(-x) : 0),
     bytes_per_commit: HEAD_BYTES + RECORD_BYTES + batch * opBytes,
     commits_per_s,
     polls_per_s: ((1000 * w) / poll_ms) * Math.exp((-commits_per_s * poll_ms) / (1000 * w)),

@@ -27,6 +27,7 @@ _SPILL_BYTES, _TAIL_BYTES = 114_688, 32_768
 _MAX_OPS, _MAX_BYTES, _MIB = 4096, 8_388_608, 1_048_576
 _POLL_MIN_MS, _POLL_MAX_MS = 200, 5000
 _SEGMENTS = 64
+_GATHER, _GATHER_MS = 0.15, 10
 _SQS_CHUNK, _SQS_POLL_S = 65_536, 20
 _MONTH_S = 2_628_000
 
@@ -282,43 +283,46 @@ def _engine(i: Inputs) -> Engine:
     rho = min(load, 1.0)
     now = 1 + (most - 1) * rho
     spread = 1 + (w - 1) * rho
-    ops = ((i.arrival * mutations) / 1000) * (spread / w)
+    work = attempts * i.work_ms
+    idle = 1 - min(1.0, (i.arrival * work) / (1000 * i.consumers)) ** i.consumers
+    alone = mutations - (0 if i.mutations < 2 else idle / w)
+    events = ((i.arrival * alone) / 1000) * (spread / w)
+    ops = events * (mutations / alone)
 
-    def during(start: float) -> float:
-        return max((ops * start * now) / (1 - ops * per_op * now), ops * interval)
+    def gather(ms: float) -> float:
+        return min(_GATHER * ms, _GATHER_MS)
 
-    batch, busy = batch_max, 1.0
+    def during(ms: float) -> float:
+        return events * max((ms * now + gather(ms * now)) / (1 - ops * per_op * now), interval)
+
+    batch, busy, nothing = batch_max, 1.0, 0.0
     if load < 1:
         x = during(fixed)
-        if spills(min(x + math.exp(-x), batch_max)):
-            x = during(fixed + i.latency_ms)
-        batch, busy = min(x + math.exp(-x), batch_max), x / (x + math.exp(-x))
+        spilt = spills(min((x + math.exp(-x)) * (mutations / alone), batch_max))
+        x = during(fixed + i.latency_ms) if spilt else x
+        nothing = math.exp(-x)
+        batch, busy = min((x + nothing) * (mutations / alone), batch_max), x / (x + nothing)
     commit_ms = commit(batch) * now
-    cycle_ms = max(commit_ms, interval)
-    wait_ms = math.inf
-    if load < 1:
-        wait_ms = (busy * cycle_ms * spread) / 2 + ((rho * rho) / (2 * (1 - rho))) * cycle_ms
+    cycle_ms = max(commit_ms + busy * gather(commit_ms), interval)
+    full = (rho * rho) / (2 * (1 - rho)) if load < 1 else math.inf
+    wait_ms = (busy * cycle_ms * spread) / 2 + full * cycle_ms
 
     # Who waits in one process is woken at once; for another process's job it polls.
     gap = 1000 / i.arrival if i.arrival > 0 else math.inf
     poll_ms = min(_POLL_MAX_MS, _POLL_MIN_MS + gap / 2) if w > 1 else _POLL_MAX_MS
-    notice_ms = (1 - 1 / w) * (poll_ms / 2 + i.latency_ms)
+    notice_ms = (1 - 1 / w) * (poll_ms / 2 + i.latency_ms + commit_ms + wait_ms) if w > 1 else 0
     dispatch_ms = commit_ms + wait_ms + hop + notice_ms
     dispatch_best_ms = i.latency_min_ms + _COMMIT_MS + hop
-    slower_ms = (i.latency_p99_ms - i.latency_ms) * now + (poll_ms / 2 if w > 1 else 0)
 
     # What a worker loses: it waits for its acks and for its share of a claim, in a closed loop at worst.
     felt = max(0, i.mutations - 2) + 1 / i.prefetch + i.retries * (1 + 1 / i.prefetch)
     queue_ms = felt * (commit_ms + min(wait_ms, w * full_cycle) + hop)
-    work = attempts * i.work_ms
     overhead = _part(queue_ms, work)
 
     tries = 1 + ((w - 1) / 2) * rho
     commits = mutations / batch
     commits_per_s = min(i.arrival, capacity) * commits
-    upkeep = 0.0
-    if not spills(batch):
-        upkeep = ((mutations * op_bytes + commits * _RECORD_BYTES) / _TAIL_BYTES) * (1 + 1 / _SEGMENTS)
+    upkeep = ((mutations * op_bytes + commits * _RECORD_BYTES) / _TAIL_BYTES) * (1 + 1 / _SEGMENTS)
 
     def change(by: Judge | None) -> tuple[str, float | None]:
         if by is None:
@@ -356,9 +360,9 @@ def _engine(i: Inputs) -> Engine:
         overhead=overhead,
         dispatch_best_ms=dispatch_best_ms,
         dispatch_ms=dispatch_ms,
-        dispatch_p99_ms=dispatch_ms + slower_ms,
-        puts_per_job=commits * (tries + (1 if spills(batch) else 0)) + upkeep,
-        gets_per_job=commits * (tries - 1) + 1,
+        dispatch_p99_ms=dispatch_ms + (i.latency_p99_ms - i.latency_ms) * now + (poll_ms / 2 if w > 1 else 0),
+        puts_per_job=commits * tries + (commits if spills(batch) else upkeep),
+        gets_per_job=commits * (tries - 1) + nothing,
         bytes_per_commit=_HEAD_BYTES + _RECORD_BYTES + batch * op_bytes,
         commits_per_s=commits_per_s,
         polls_per_s=((1000 * w) / poll_ms) * math.exp((-commits_per_s * poll_ms) / (1000 * w)),

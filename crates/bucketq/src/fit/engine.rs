@@ -19,6 +19,8 @@ const MIB: f64 = 1_048_576.0;
 const POLL_MIN_MS: f64 = 200.0;
 const POLL_MAX_MS: f64 = 5000.0;
 const SEGMENTS: f64 = 64.0;
+const GATHER: f64 = 0.15;
+const GATHER_MS: f64 = 10.0;
 const SQS_CHUNK: f64 = 65_536.0;
 const SQS_POLL_S: f64 = 20.0;
 /// Seconds of a month of 730 hours.
@@ -123,16 +125,32 @@ impl Commit {
         self.fixed + self.per_op * ops + if self.spills(ops) { self.latency } else { 0.0 }
     }
 
-    /// Mean batch and share of busy time when `ops` come per ms and a commit takes `now` times its time.
-    fn gathered(&self, ops: f64, now: f64, batch_max: f64) -> (f64, f64) {
-        let during =
-            |fixed: f64| ((ops * fixed * now) / (1.0 - ops * self.per_op * now)).max(ops * self.interval);
+    /// What arrivals make of the batch. A commit takes `now` times its time; of the ops, `events` per ms come alone or
+    /// with others that ride along, `each` ops an event.
+    fn gathered(&self, events: f64, each: f64, now: f64, batch_max: f64) -> Gathered {
+        let during = |fixed: f64| {
+            let cycle = (fixed * now + gather(fixed * now)) / (1.0 - events * each * self.per_op * now);
+            (events * cycle).max(events * self.interval)
+        };
+        let batch = |x: f64| ((x + (-x).exp()) * each).min(batch_max);
         let mut x = during(self.fixed);
-        if self.spills((x + (-x).exp()).min(batch_max)) {
+        if self.spills(batch(x)) {
             x = during(self.fixed + self.latency);
         }
-        ((x + (-x).exp()).min(batch_max), x / (x + (-x).exp()))
+        Gathered { batch: batch(x), busy: x / (x + (-x).exp()), nothing: (-x).exp() }
     }
+}
+
+/// The mean batch, the share of time in which a commit is under way, and how often nothing comes during one.
+struct Gathered {
+    batch: f64,
+    busy: f64,
+    nothing: f64,
+}
+
+/// How long a commit waits for those that the last one answered.
+fn gather(ms: f64) -> f64 {
+    (GATHER * ms).min(GATHER_MS)
 }
 
 pub(super) fn engine(i: &Inputs) -> Engine {
@@ -158,10 +176,17 @@ pub(super) fn engine(i: &Inputs) -> Engine {
     let rho = load.min(1.0);
     let now = 1.0 + (most - 1.0) * rho;
     let spread = 1.0 + (w - 1.0) * rho;
-    let ops = ((i.arrival * mutations) / 1000.0) * (spread / w);
-    let (batch, busy) = if load < 1.0 { commit.gathered(ops, now, batch_max) } else { (batch_max, 1.0) };
+    let work = attempts * i.work_ms;
+    let idle = 1.0 - ((i.arrival * work) / (1000.0 * i.consumers)).min(1.0).powf(i.consumers);
+    let alone = mutations - if i.mutations < 2.0 { 0.0 } else { idle / w };
+    let events = ((i.arrival * alone) / 1000.0) * (spread / w);
+    let Gathered { batch, busy, nothing } = if load < 1.0 {
+        commit.gathered(events, mutations / alone, now, batch_max)
+    } else {
+        Gathered { batch: batch_max, busy: 1.0, nothing: 0.0 }
+    };
     let commit_ms = commit.ms(batch) * now;
-    let cycle_ms = commit_ms.max(commit.interval);
+    let cycle_ms = (commit_ms + busy * gather(commit_ms)).max(commit.interval);
     let wait_ms = if load < 1.0 {
         (busy * cycle_ms * spread) / 2.0 + ((rho * rho) / (2.0 * (1.0 - rho))) * cycle_ms
     } else {
@@ -172,7 +197,8 @@ pub(super) fn engine(i: &Inputs) -> Engine {
     let several = w > 1.0;
     let gap = if i.arrival > 0.0 { 1000.0 / i.arrival } else { f64::INFINITY };
     let poll_ms = if several { POLL_MAX_MS.min(POLL_MIN_MS + gap / 2.0) } else { POLL_MAX_MS };
-    let notice_ms = (1.0 - 1.0 / w) * (poll_ms / 2.0 + i.latency_ms);
+    let notice_ms =
+        if several { (1.0 - 1.0 / w) * (poll_ms / 2.0 + i.latency_ms + commit_ms + wait_ms) } else { 0.0 };
     let dispatch_ms = commit_ms + wait_ms + hop + notice_ms;
     let dispatch_best_ms = i.latency_min_ms + COMMIT_MS + hop;
     let late_ms = if several { poll_ms / 2.0 } else { 0.0 };
@@ -181,7 +207,6 @@ pub(super) fn engine(i: &Inputs) -> Engine {
     let claims = 1.0 / i.prefetch;
     let felt = (i.mutations - 2.0).max(0.0) + claims + i.retries * (1.0 + claims);
     let queue_ms = felt * (commit_ms + wait_ms.min(w * full_cycle) + hop);
-    let work = attempts * i.work_ms;
     let overhead = part(queue_ms, work);
 
     let tries = 1.0 + ((w - 1.0) / 2.0) * rho;
@@ -231,7 +256,7 @@ pub(super) fn engine(i: &Inputs) -> Engine {
         dispatch_ms,
         dispatch_p99_ms: dispatch_ms + (i.latency_p99_ms - i.latency_ms) * now + late_ms,
         puts_per_job: commits * tries + segment_puts + upkeep,
-        gets_per_job: commits * (tries - 1.0) + 1.0,
+        gets_per_job: commits * (tries - 1.0) + nothing,
         bytes_per_commit: HEAD_BYTES + RECORD_BYTES + batch * commit.op_bytes,
         commits_per_s,
         polls_per_s: ((1000.0 * w) / poll_ms) * ((-commits_per_s * poll_ms) / (1000.0 * w)).exp(),
