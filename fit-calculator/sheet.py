@@ -97,15 +97,24 @@ class Engine:
         self.capacity = 1000 * self.batch_max / (self.mutations * self.full_cycle)
         self.load = v["arrival"] / self.capacity
         self.rho = min(self.load, D(1))
-        self.now = 1 + (penalty(self.w) - 1) * self.rho
-        self.spread = 1 + (self.w - 1) * self.rho
+        several = self.w > 1
+        waiting = 1 - min(D(1), v["arrival"] * self.work / (1000 * v["consumers"])) ** v["consumers"]
+        self.alone = self.mutations - (waiting if not several and v["mutations"] >= 2 else 0)
+        y = v["arrival"] * self.alone / 1000 * self.fixed
+        self.near = y / (y + (-y).exp()) if self.load < 1 else D(1)
+        self.tries = 1 + (1 - 1 / self.w) * (1 + (self.w / 2 - 1) * self.near)
+        self.lost = 1 + D("2.25") * (self.tries - 1)
+        self.turns = 1 + (self.w - 1) * self.near
         self.gather()
-        self.commit = self.commit_of(self.batch) * self.now
-        self.cycle = max(self.commit + self.busy * self.gather_of(self.commit), self.interval)
+        once = self.commit_of(self.batch)
+        self.commit = once * self.lost
+        self.cycle = max(self.commit + self.busy * self.gather_of(once), self.interval * self.turns)
         self.wait = ENDLESS
         if self.load < 1:
-            self.wait = self.busy * self.cycle * self.spread / 2
-            self.wait += self.rho**2 / (2 * (1 - self.rho)) * self.cycle
+            self.wait = self.cycle * (self.busy / 2 + self.rho**2 / (2 * (1 - self.rho)))
+        self.commits = self.mutations / self.batch
+        self.done = min(v["arrival"], self.capacity)
+        self.commits_per_s = self.done * self.commits
         self.notice_and_dispatch()
 
     def spills(self, n):
@@ -119,21 +128,18 @@ class Engine:
 
     def gather(self):
         v = self.v
-        waiting = 1 - min(D(1), v["arrival"] * self.work / (1000 * v["consumers"])) ** v["consumers"]
-        rides = waiting / self.w if v["mutations"] >= 2 else D(0)
-        alone = self.mutations - rides
         if self.load >= 1:
             self.batch, self.busy, self.none = self.batch_max, D(1), D(0)
             return
-        events = v["arrival"] * alone / 1000 * self.spread / self.w
-        ops = events * self.mutations / alone
+        each = self.mutations / self.alone
+        events = v["arrival"] / 1000 * self.alone / self.w
         for fixed in (self.fixed, self.fixed + v["latency_ms"]):
-            busy_ms = (fixed * self.now + self.gather_of(fixed * self.now)) / (
-                1 - ops * self.per_op * self.now
+            busy_ms = (fixed * self.lost + self.gather_of(fixed)) / (
+                1 - events * each * self.per_op * self.lost
             )
-            x = events * max(busy_ms, self.interval)
+            x = events * max(busy_ms, self.interval * self.turns)
             self.none = (-x).exp()
-            self.batch = min((x + self.none) * self.mutations / alone, self.batch_max)
+            self.batch = min((x + self.none) * each, self.batch_max)
             self.busy = x / (x + self.none)
             if not self.spills(self.batch):
                 break
@@ -144,12 +150,13 @@ class Engine:
         self.poll = min(D(5000), 200 + gap) if several else D(5000)
         self.notice = D(0)
         if several:
-            self.notice = (1 - 1 / self.w) * (self.poll / 2 + v["latency_ms"] + self.commit + self.wait)
+            noticed = 1 / (2 / self.poll + self.commits_per_s / 1000 / self.w)
+            self.notice = noticed + v["latency_ms"] + self.commit + self.wait
         self.dispatch = self.commit + self.wait + self.hop + self.notice
         self.best = v["latency_min_ms"] + D("0.4") + self.hop
         self.p99 = (
             self.dispatch
-            + (v["latency_p99_ms"] - v["latency_ms"]) * self.now
+            + (v["latency_p99_ms"] - v["latency_ms"]) * self.lost
             + (self.poll / 2 if several else 0)
         )
         claims = 1 / v["prefetch"]
@@ -157,16 +164,12 @@ class Engine:
         self.queue = self.felt * (self.commit + min(self.wait, self.w * self.full_cycle) + self.hop)
         self.overhead = share(self.queue, self.work)
         self.worker_load = v["arrival"] * (self.work + self.queue) / (1000 * v["consumers"])
-        self.commits = self.mutations / self.batch
-        self.tries = 1 + (self.w - 1) / 2 * self.rho
         spills = self.spills(self.batch)
         self.upkeep = D(0)
         if not spills:
             self.upkeep = (self.mutations * self.op_bytes + self.commits * 110) / 32768 * 65 / 64
         self.puts = self.commits * (self.tries + (1 if spills else 0)) + self.upkeep
         self.gets = self.commits * (self.tries - 1) + self.none
-        self.done = min(v["arrival"], self.capacity)
-        self.commits_per_s = self.done * self.commits
         self.polls_per_s = 1000 * self.w / self.poll * (-self.commits_per_s / 1000 * self.poll / self.w).exp()
 
     def figures(self):

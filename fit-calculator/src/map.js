@@ -8,8 +8,8 @@ import { amount, time } from "./words.js";
 
 const WORK = [1, 3_600_000];
 const ARRIVAL = [0.01, 10_000];
-const COLUMNS = 96;
-const ROWS = 56;
+const COLUMNS = 80;
+const ROWS = 48;
 const MODELS = { engine: engineModel, plain: plainModel };
 /** A key moves the crosshair by this share of a decade. */
 const STEP = 0.05;
@@ -37,6 +37,7 @@ export function fitMap(moved) {
   };
   let x;
   let y;
+  let drawn = {};
   handle.addEventListener("keydown", (event) => {
     const far = event.shiftKey ? 5 : 1;
     const [dx, dy] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key] ?? [0, 0];
@@ -102,8 +103,19 @@ export function fitMap(moved) {
     fill();
   };
 
+  /** The shapes do not depend on the work and the arrival rate that are set: moving the crosshair draws none anew. */
+  function cells(chart) {
+    const of = JSON.stringify({ ...inputs, work_ms: 0, arrival: 0, model, width: chart.width });
+    if (drawn.of !== of) drawn = { of, shapes: shapesOf(chart) };
+    for (const [verdict, shape] of Object.entries(drawn.shapes)) {
+      for (const fill of [`var(--${verdict}-zone)`, `url(#hatch-${verdict})`]) {
+        chart.drawing.append("path").attr("d", shape).attr("fill", fill).attr("shape-rendering", "crispEdges");
+      }
+    }
+  }
+
   /** One shape a verdict, of the runs of its cells in each row. */
-  function cells({ drawing, width, height }) {
+  function shapesOf({ width, height }) {
     const [w, h] = [width / COLUMNS, height / ROWS];
     const here = { ...inputs };
     const shapes = { strong: "", tradeoff: "", poor: "" };
@@ -120,10 +132,6 @@ export function fitMap(moved) {
         shapes[verdicts[from]] += `M${left} ${(row * h).toFixed(1)}H${right}V${((row + 1) * h).toFixed(1)}H${left}Z`;
       }
     }
-    for (const [verdict, shape] of Object.entries(shapes)) {
-      for (const fill of [`var(--${verdict}-zone)`, `url(#hatch-${verdict})`]) {
-        drawing.append("path").attr("d", shape).attr("fill", fill).attr("shape-rendering", "crispEdges");
-      }
-    }
+    return shapes;
   }
 }

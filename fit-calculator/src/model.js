@@ -52,6 +52,7 @@ const MIB = 1_048_576;
 const POLL_MIN_MS = 200;
 const POLL_MAX_MS = 5000;
 const SEGMENTS = 64;
+const LOSS = 2.25;
 const GATHER = 0.15;
 const GATHER_MS = 10;
 const SQS_CHUNK = 65_536;
@@ -105,6 +106,8 @@ function both(inputs, andTenfold) {
   return { plain, engine, month, tenfold: andTenfold ? both(more, false) : undefined };
 }
 
+/** The share of time in which a commit is under way when `x` come during one. */
+const busyAt = (x) => x / (x + Math.exp(-x));
 const racing = ({ writers, broker }) => (broker ? 1 : writers);
 const part = (a, b) => (a === 0 ? 0 : a === Infinity ? 1 : a / (a + b));
 
@@ -180,15 +183,17 @@ function engineFigures(i) {
 
   // The batch that arrivals make: what came during one cycle.
   const rho = Math.min(load, 1);
-  const now = 1 + (most - 1) * rho;
-  const spread = 1 + (w - 1) * rho;
   const work = attempts * i.work_ms;
-  const rides = i.mutations < 2 ? 0 : (1 - Math.min(1, (i.arrival * work) / (1000 * i.consumers)) ** i.consumers) / w;
-  const alone = mutations - rides;
-  const events = ((i.arrival * alone) / 1000) * (spread / w);
+  const waiting = 1 - Math.min(1, (i.arrival * work) / (1000 * i.consumers)) ** i.consumers;
+  const alone = mutations - (w > 1 || i.mutations < 2 ? 0 : waiting);
+  const near = load < 1 ? busyAt((i.arrival * alone * fixed) / 1000) : 1;
+  const tries = 1 + (1 - 1 / w) * (1 + (w / 2 - 1) * near);
+  const lost = 1 + LOSS * (tries - 1);
+  const turns = 1 + (w - 1) * near;
+  const events = (i.arrival * alone) / 1000 / w;
   const ops = events * (mutations / alone);
   const gather = (ms) => Math.min(GATHER * ms, GATHER_MS);
-  const during = (ms) => Math.max((events * (ms * now + gather(ms * now))) / (1 - ops * perOp * now), events * interval);
+  const during = (ms) => events * Math.max((ms * lost + gather(ms)) / (1 - ops * perOp * lost), interval * turns);
   let x = 0;
   let batch = batch_max;
   let busy = 1;
@@ -197,29 +202,27 @@ function engineFigures(i) {
     const gathered = () => Math.min((x + Math.exp(-x)) * (mutations / alone), batch_max);
     if (spills(gathered())) x = during(fixed + i.latency_ms);
     batch = gathered();
-    busy = x / (x + Math.exp(-x));
+    busy = busyAt(x);
   }
-  const commit_ms = commit(batch) * now;
-  const cycle_ms = Math.max(commit_ms + busy * gather(commit_ms), interval);
-  const wait_ms = load < 1 ? (busy * cycle_ms * spread) / 2 + ((rho * rho) / (2 * (1 - rho))) * cycle_ms : Infinity;
+  const commit_ms = commit(batch) * lost;
+  const cycle_ms = Math.max(commit_ms + busy * gather(commit(batch)), interval * turns);
+  const wait_ms = load < 1 ? (busy * cycle_ms) / 2 + ((rho * rho) / (2 * (1 - rho))) * cycle_ms : Infinity;
+  const commits = mutations / batch;
+  const commits_per_s = Math.min(i.arrival, capacity) * commits;
 
-  // Who waits in one process is woken at once; for another process's job it polls.
+  // Who waits in one process is woken at once; another process's job shows with a poll, or with a commit of one's own.
   const gap = i.arrival > 0 ? 1000 / i.arrival : Infinity;
   const poll_ms = w > 1 ? Math.min(POLL_MAX_MS, POLL_MIN_MS + gap / 2) : POLL_MAX_MS;
-  const notice_ms = w > 1 ? (1 - 1 / w) * (poll_ms / 2 + i.latency_ms + commit_ms + wait_ms) : 0;
+  const notice_ms = w > 1 ? 1 / (2 / poll_ms + commits_per_s / (1000 * w)) + i.latency_ms + commit_ms + wait_ms : 0;
   const dispatch_ms = commit_ms + wait_ms + hop + notice_ms;
 
   // What a worker loses: it waits for its acks and for its share of a claim, in a closed loop at worst.
   const felt = Math.max(0, i.mutations - 2) + 1 / i.prefetch + i.retries * (1 + 1 / i.prefetch);
   const queue_ms = felt * (commit_ms + Math.min(wait_ms, w * fullCycle) + hop);
 
-  const tries = 1 + ((w - 1) / 2) * rho;
   const upkeep = spills(batch)
     ? 0
     : ((mutations * opBytes + (mutations / batch) * RECORD_BYTES) / TAIL_BYTES) * (1 + 1 / SEGMENTS);
-  const commits = mutations / batch;
-  const done = Math.min(i.arrival, capacity);
-  const commits_per_s = done * commits;
   const found = {
     mutations,
     extensions,
@@ -233,7 +236,7 @@ function engineFigures(i) {
     overhead: part(queue_ms, work),
     dispatch_best_ms: i.latency_min_ms + COMMIT_MS + hop,
     dispatch_ms,
-    dispatch_p99_ms: dispatch_ms + (i.latency_p99_ms - i.latency_ms) * now + (w > 1 ? poll_ms / 2 : 0),
+    dispatch_p99_ms: dispatch_ms + (i.latency_p99_ms - i.latency_ms) * lost + (w > 1 ? poll_ms / 2 : 0),
     puts_per_job: commits * (tries + (spills(batch) ? 1 : 0)) + upkeep,
     gets_per_job: commits * (tries - 1) + (load < 1 ? Math.exp(-x) : 0),
     bytes_per_commit: HEAD_BYTES + RECORD_BYTES + batch * opBytes,

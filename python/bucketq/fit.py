@@ -19,15 +19,12 @@ Judge = Literal["load", "overhead", "dispatch"]
 _VERDICTS: tuple[Verdict, ...] = ("strong", "tradeoff", "poor")
 
 # What the engine is like: measured by `make bench-engine`, or taken from its code. docs/fit.md says which.
-_CONTENTION = 0.3
-_COMMIT_MS = 0.4
-_OP_MS = 0.015
+_CONTENTION, _COMMIT_MS, _OP_MS = 0.3, 0.4, 0.015
 _HEAD_BYTES, _RECORD_BYTES, _OP_BYTES = 18_432, 110, 100
-_SPILL_BYTES, _TAIL_BYTES = 114_688, 32_768
+_SPILL_BYTES, _TAIL_BYTES, _SEGMENTS = 114_688, 32_768, 64
 _MAX_OPS, _MAX_BYTES, _MIB = 4096, 8_388_608, 1_048_576
 _POLL_MIN_MS, _POLL_MAX_MS = 200, 5000
-_SEGMENTS = 64
-_GATHER, _GATHER_MS = 0.15, 10
+_LOSS, _GATHER, _GATHER_MS = 2.25, 0.15, 10
 _SQS_CHUNK, _SQS_POLL_S = 65_536, 20
 _MONTH_S = 2_628_000
 
@@ -56,8 +53,7 @@ def _input(
     return made
 
 
-_DAY_MS = 86_400_000
-_MINUTE_MS = 60_000
+_DAY_MS, _MINUTE_MS = 86_400_000, 60_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -219,6 +215,10 @@ def _part(a: float, b: float) -> float:
     return 0.0 if a == 0 else a / (a + b)
 
 
+def _busy(x: float) -> float:
+    return x / (x + math.exp(-x))
+
+
 def _plain(i: Inputs) -> Plain:
     penalty = _penalty(1 if i.broker else i.writers)
     penalised = i.latency_ms * penalty
@@ -281,19 +281,21 @@ def _engine(i: Inputs) -> Engine:
 
     # The batch that arrivals make: what came during one cycle.
     rho = min(load, 1.0)
-    now = 1 + (most - 1) * rho
-    spread = 1 + (w - 1) * rho
     work = attempts * i.work_ms
-    idle = 1 - min(1.0, (i.arrival * work) / (1000 * i.consumers)) ** i.consumers
-    alone = mutations - (0 if i.mutations < 2 else idle / w)
-    events = ((i.arrival * alone) / 1000) * (spread / w)
+    waiting = 1 - min(1.0, (i.arrival * work) / (1000 * i.consumers)) ** i.consumers
+    alone = mutations - (0 if w > 1 or i.mutations < 2 else waiting)
+    near = _busy((i.arrival * alone * fixed) / 1000) if load < 1 else 1.0
+    tries = 1 + (1 - 1 / w) * (1 + (w / 2 - 1) * near)
+    lost = 1 + _LOSS * (tries - 1)
+    turns = 1 + (w - 1) * near
+    events = (i.arrival * alone) / 1000 / w
     ops = events * (mutations / alone)
 
     def gather(ms: float) -> float:
         return min(_GATHER * ms, _GATHER_MS)
 
     def during(ms: float) -> float:
-        return events * max((ms * now + gather(ms * now)) / (1 - ops * per_op * now), interval)
+        return events * max((ms * lost + gather(ms)) / (1 - ops * per_op * lost), interval * turns)
 
     batch, busy, nothing = batch_max, 1.0, 0.0
     if load < 1:
@@ -301,16 +303,19 @@ def _engine(i: Inputs) -> Engine:
         spilt = spills(min((x + math.exp(-x)) * (mutations / alone), batch_max))
         x = during(fixed + i.latency_ms) if spilt else x
         nothing = math.exp(-x)
-        batch, busy = min((x + nothing) * (mutations / alone), batch_max), x / (x + nothing)
-    commit_ms = commit(batch) * now
-    cycle_ms = max(commit_ms + busy * gather(commit_ms), interval)
+        batch, busy = min((x + nothing) * (mutations / alone), batch_max), _busy(x)
+    commit_ms = commit(batch) * lost
+    cycle_ms = max(commit_ms + busy * gather(commit(batch)), interval * turns)
     full = (rho * rho) / (2 * (1 - rho)) if load < 1 else math.inf
-    wait_ms = (busy * cycle_ms * spread) / 2 + full * cycle_ms
+    wait_ms = (busy * cycle_ms) / 2 + full * cycle_ms
+    commits = mutations / batch
+    commits_per_s = min(i.arrival, capacity) * commits
 
-    # Who waits in one process is woken at once; for another process's job it polls.
+    # Who waits in one process is woken at once; another's job shows with a poll, or with a commit of one's own.
     gap = 1000 / i.arrival if i.arrival > 0 else math.inf
     poll_ms = min(_POLL_MAX_MS, _POLL_MIN_MS + gap / 2) if w > 1 else _POLL_MAX_MS
-    notice_ms = (1 - 1 / w) * (poll_ms / 2 + i.latency_ms + commit_ms + wait_ms) if w > 1 else 0
+    noticed_ms = 1 / (2 / poll_ms + commits_per_s / (1000 * w))
+    notice_ms = noticed_ms + i.latency_ms + commit_ms + wait_ms if w > 1 else 0
     dispatch_ms = commit_ms + wait_ms + hop + notice_ms
     dispatch_best_ms = i.latency_min_ms + _COMMIT_MS + hop
 
@@ -319,9 +324,6 @@ def _engine(i: Inputs) -> Engine:
     queue_ms = felt * (commit_ms + min(wait_ms, w * full_cycle) + hop)
     overhead = _part(queue_ms, work)
 
-    tries = 1 + ((w - 1) / 2) * rho
-    commits = mutations / batch
-    commits_per_s = min(i.arrival, capacity) * commits
     upkeep = ((mutations * op_bytes + commits * _RECORD_BYTES) / _TAIL_BYTES) * (1 + 1 / _SEGMENTS)
 
     def change(by: Judge | None) -> tuple[str, float | None]:
@@ -360,7 +362,9 @@ def _engine(i: Inputs) -> Engine:
         overhead=overhead,
         dispatch_best_ms=dispatch_best_ms,
         dispatch_ms=dispatch_ms,
-        dispatch_p99_ms=dispatch_ms + (i.latency_p99_ms - i.latency_ms) * now + (poll_ms / 2 if w > 1 else 0),
+        dispatch_p99_ms=dispatch_ms
+        + (i.latency_p99_ms - i.latency_ms) * lost
+        + (poll_ms / 2 if w > 1 else 0),
         puts_per_job=commits * tries + (commits if spills(batch) else upkeep),
         gets_per_job=commits * (tries - 1) + nothing,
         bytes_per_commit=_HEAD_BYTES + _RECORD_BYTES + batch * op_bytes,
@@ -394,6 +398,9 @@ def _month(i: Inputs, engine: Engine) -> Month:
     )
 
 
+_ChangeOf = Callable[[Judge | None], tuple[str, float | None]]
+
+
 class _Judgement(TypedDict):
     classes: dict[Judge, int]
     verdict: Verdict
@@ -405,11 +412,7 @@ class _Judgement(TypedDict):
 
 
 def _judge(
-    load: float,
-    overhead: float,
-    dispatch_ms: float,
-    budget_ms: float,
-    change_of: Callable[[Judge | None], tuple[str, float | None]],
+    load: float, overhead: float, dispatch_ms: float, budget_ms: float, change_of: _ChangeOf
 ) -> _Judgement:
     """The worst of the three, which it is, and what would change it; of equally bad ones the first."""
     classes: dict[Judge, int] = {

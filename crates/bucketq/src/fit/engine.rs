@@ -19,6 +19,7 @@ const MIB: f64 = 1_048_576.0;
 const POLL_MIN_MS: f64 = 200.0;
 const POLL_MAX_MS: f64 = 5000.0;
 const SEGMENTS: f64 = 64.0;
+const LOSS: f64 = 2.25;
 const GATHER: f64 = 0.15;
 const GATHER_MS: f64 = 10.0;
 const SQS_CHUNK: f64 = 65_536.0;
@@ -125,20 +126,25 @@ impl Commit {
         self.fixed + self.per_op * ops + if self.spills(ops) { self.latency } else { 0.0 }
     }
 
-    /// What arrivals make of the batch. A commit takes `now` times its time; of the ops, `events` per ms come alone or
-    /// with others that ride along, `each` ops an event.
-    fn gathered(&self, events: f64, each: f64, now: f64, batch_max: f64) -> Gathered {
+    /// What arrivals make of the batch. Of the ops, `events` per ms come alone or with others that ride along, `each`
+    /// ops an event; a commit takes `lost` times its time, and its turn comes after `turns` intervals.
+    fn gathered(&self, events: f64, each: f64, lost: f64, turns: f64, batch_max: f64) -> Gathered {
         let during = |fixed: f64| {
-            let cycle = (fixed * now + gather(fixed * now)) / (1.0 - events * each * self.per_op * now);
-            (events * cycle).max(events * self.interval)
+            let cycle = (fixed * lost + gather(fixed)) / (1.0 - events * each * self.per_op * lost);
+            events * cycle.max(self.interval * turns)
         };
         let batch = |x: f64| ((x + (-x).exp()) * each).min(batch_max);
         let mut x = during(self.fixed);
         if self.spills(batch(x)) {
             x = during(self.fixed + self.latency);
         }
-        Gathered { batch: batch(x), busy: x / (x + (-x).exp()), nothing: (-x).exp() }
+        Gathered { batch: batch(x), busy: busy_at(x), nothing: (-x).exp() }
     }
+}
+
+/// The share of time in which a commit is under way when `x` come during one.
+fn busy_at(x: f64) -> f64 {
+    x / (x + (-x).exp())
 }
 
 /// The mean batch, the share of time in which a commit is under way, and how often nothing comes during one.
@@ -174,31 +180,35 @@ pub(super) fn engine(i: &Inputs) -> Engine {
 
     // The batch that arrivals make: what came during one cycle.
     let rho = load.min(1.0);
-    let now = 1.0 + (most - 1.0) * rho;
-    let spread = 1.0 + (w - 1.0) * rho;
+    let several = w > 1.0;
     let work = attempts * i.work_ms;
-    let idle = 1.0 - ((i.arrival * work) / (1000.0 * i.consumers)).min(1.0).powf(i.consumers);
-    let alone = mutations - if i.mutations < 2.0 { 0.0 } else { idle / w };
-    let events = ((i.arrival * alone) / 1000.0) * (spread / w);
+    let waiting = 1.0 - ((i.arrival * work) / (1000.0 * i.consumers)).min(1.0).powf(i.consumers);
+    let alone = mutations - if several || i.mutations < 2.0 { 0.0 } else { waiting };
+    let near = if load < 1.0 { busy_at((i.arrival * alone * commit.fixed) / 1000.0) } else { 1.0 };
+    let tries = 1.0 + (1.0 - 1.0 / w) * (1.0 + (w / 2.0 - 1.0) * near);
+    let lost = 1.0 + LOSS * (tries - 1.0);
+    let turns = 1.0 + (w - 1.0) * near;
+    let events = (i.arrival * alone) / 1000.0 / w;
     let Gathered { batch, busy, nothing } = if load < 1.0 {
-        commit.gathered(events, mutations / alone, now, batch_max)
+        commit.gathered(events, mutations / alone, lost, turns, batch_max)
     } else {
         Gathered { batch: batch_max, busy: 1.0, nothing: 0.0 }
     };
-    let commit_ms = commit.ms(batch) * now;
-    let cycle_ms = (commit_ms + busy * gather(commit_ms)).max(commit.interval);
+    let commit_ms = commit.ms(batch) * lost;
+    let cycle_ms = (commit_ms + busy * gather(commit.ms(batch))).max(commit.interval * turns);
     let wait_ms = if load < 1.0 {
-        (busy * cycle_ms * spread) / 2.0 + ((rho * rho) / (2.0 * (1.0 - rho))) * cycle_ms
+        (busy * cycle_ms) / 2.0 + ((rho * rho) / (2.0 * (1.0 - rho))) * cycle_ms
     } else {
         f64::INFINITY
     };
+    let commits = mutations / batch;
+    let commits_per_s = i.arrival.min(capacity) * commits;
 
-    // Who waits in one process is woken at once; for another process's job it polls.
-    let several = w > 1.0;
+    // Who waits in one process is woken at once; another's job shows with a poll, or with a commit of one's own.
     let gap = if i.arrival > 0.0 { 1000.0 / i.arrival } else { f64::INFINITY };
     let poll_ms = if several { POLL_MAX_MS.min(POLL_MIN_MS + gap / 2.0) } else { POLL_MAX_MS };
-    let notice_ms =
-        if several { (1.0 - 1.0 / w) * (poll_ms / 2.0 + i.latency_ms + commit_ms + wait_ms) } else { 0.0 };
+    let noticed_ms = 1.0 / (2.0 / poll_ms + commits_per_s / (1000.0 * w));
+    let notice_ms = if several { noticed_ms + i.latency_ms + commit_ms + wait_ms } else { 0.0 };
     let dispatch_ms = commit_ms + wait_ms + hop + notice_ms;
     let dispatch_best_ms = i.latency_min_ms + COMMIT_MS + hop;
     let late_ms = if several { poll_ms / 2.0 } else { 0.0 };
@@ -209,9 +219,6 @@ pub(super) fn engine(i: &Inputs) -> Engine {
     let queue_ms = felt * (commit_ms + wait_ms.min(w * full_cycle) + hop);
     let overhead = part(queue_ms, work);
 
-    let tries = 1.0 + ((w - 1.0) / 2.0) * rho;
-    let commits = mutations / batch;
-    let commits_per_s = i.arrival.min(capacity) * commits;
     let segment_puts = commits * if commit.spills(batch) { 1.0 } else { 0.0 };
     let upkeep = if commit.spills(batch) {
         0.0
@@ -254,7 +261,7 @@ pub(super) fn engine(i: &Inputs) -> Engine {
         overhead,
         dispatch_best_ms,
         dispatch_ms,
-        dispatch_p99_ms: dispatch_ms + (i.latency_p99_ms - i.latency_ms) * now + late_ms,
+        dispatch_p99_ms: dispatch_ms + (i.latency_p99_ms - i.latency_ms) * lost + late_ms,
         puts_per_job: commits * tries + segment_puts + upkeep,
         gets_per_job: commits * (tries - 1.0) + nothing,
         bytes_per_commit: HEAD_BYTES + RECORD_BYTES + batch * commit.op_bytes,
