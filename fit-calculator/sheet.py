@@ -99,10 +99,15 @@ class Engine:
         self.rho = min(self.load, D(1))
         several = self.w > 1
         waiting = 1 - min(D(1), v["arrival"] * self.work / (1000 * v["consumers"])) ** v["consumers"]
-        self.alone = self.mutations - (waiting if not several and v["mutations"] >= 2 else 0)
+        gap = 500 / v["arrival"] if v["arrival"] else ENDLESS
+        self.poll = min(D(5000), 200 + gap) if several else D(5000)
+        own = v["arrival"] / 1000 * self.mutations / self.w
+        shown = own / (2 / self.poll + own) if several else D(1)
+        self.alone = self.mutations - (waiting * shown if v["mutations"] >= 2 else 0)
         y = v["arrival"] * self.alone / 1000 * self.fixed
         self.near = y / (y + (-y).exp()) if self.load < 1 else D(1)
-        self.tries = 1 + (1 - 1 / self.w) * (1 + (self.w / 2 - 1) * self.near)
+        self.stale = 1 - (1 - self.near) / self.alone
+        self.tries = 1 + (1 - 1 / self.w) * self.stale * (1 + (self.w / 2 - 1) * self.near)
         self.lost = 1 + D("2.25") * (self.tries - 1)
         self.turns = 1 + (self.w - 1) * self.near
         self.gather()
@@ -146,11 +151,9 @@ class Engine:
 
     def notice_and_dispatch(self):
         v, several = self.v, self.w > 1
-        gap = 500 / v["arrival"] if v["arrival"] else ENDLESS
-        self.poll = min(D(5000), 200 + gap) if several else D(5000)
         self.notice = D(0)
         if several:
-            noticed = 1 / (2 / self.poll + self.commits_per_s / 1000 / self.w)
+            noticed = 1 / (2 / self.poll + self.commits_per_s / 1000 / self.w) / (self.w - 1)
             self.notice = noticed + v["latency_ms"] + self.commit + self.wait
         self.dispatch = self.commit + self.wait + self.hop + self.notice
         self.best = v["latency_min_ms"] + D("0.4") + self.hop

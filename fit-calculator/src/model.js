@@ -185,9 +185,14 @@ function engineFigures(i) {
   const rho = Math.min(load, 1);
   const work = attempts * i.work_ms;
   const waiting = 1 - Math.min(1, (i.arrival * work) / (1000 * i.consumers)) ** i.consumers;
-  const alone = mutations - (w > 1 || i.mutations < 2 ? 0 : waiting);
+  const gap = i.arrival > 0 ? 1000 / i.arrival : Infinity;
+  const poll_ms = w > 1 ? Math.min(POLL_MAX_MS, POLL_MIN_MS + gap / 2) : POLL_MAX_MS;
+  const own = (i.arrival * mutations) / 1000 / w;
+  const shown = w > 1 ? own / (2 / poll_ms + own) : 1;
+  const alone = mutations - (i.mutations < 2 ? 0 : waiting * shown);
   const near = load < 1 ? busyAt((i.arrival * alone * fixed) / 1000) : 1;
-  const tries = 1 + (1 - 1 / w) * (1 + (w / 2 - 1) * near);
+  const stale = 1 - (1 - near) / alone;
+  const tries = 1 + (1 - 1 / w) * stale * (1 + (w / 2 - 1) * near);
   const lost = 1 + LOSS * (tries - 1);
   const turns = 1 + (w - 1) * near;
   const events = (i.arrival * alone) / 1000 / w;
@@ -211,9 +216,7 @@ function engineFigures(i) {
   const commits_per_s = Math.min(i.arrival, capacity) * commits;
 
   // Who waits in one process is woken at once; another process's job shows with a poll, or with a commit of one's own.
-  const gap = i.arrival > 0 ? 1000 / i.arrival : Infinity;
-  const poll_ms = w > 1 ? Math.min(POLL_MAX_MS, POLL_MIN_MS + gap / 2) : POLL_MAX_MS;
-  const notice_ms = w > 1 ? 1 / (2 / poll_ms + commits_per_s / (1000 * w)) + i.latency_ms + commit_ms + wait_ms : 0;
+  const notice_ms = w > 1 ? 1 / ((2 / poll_ms + commits_per_s / (1000 * w)) * (w - 1)) + i.latency_ms + commit_ms + wait_ms : 0;
   const dispatch_ms = commit_ms + wait_ms + hop + notice_ms;
 
   // What a worker loses: it waits for its acks and for its share of a claim, in a closed loop at worst.

@@ -283,9 +283,14 @@ def _engine(i: Inputs) -> Engine:
     rho = min(load, 1.0)
     work = attempts * i.work_ms
     waiting = 1 - min(1.0, (i.arrival * work) / (1000 * i.consumers)) ** i.consumers
-    alone = mutations - (0 if w > 1 or i.mutations < 2 else waiting)
+    gap = 1000 / i.arrival if i.arrival > 0 else math.inf
+    poll_ms = min(_POLL_MAX_MS, _POLL_MIN_MS + gap / 2) if w > 1 else _POLL_MAX_MS
+    own = (i.arrival * mutations) / 1000 / w
+    shown = own / (2 / poll_ms + own) if w > 1 else 1
+    alone = mutations - (0 if i.mutations < 2 else waiting * shown)
     near = _busy((i.arrival * alone * fixed) / 1000) if load < 1 else 1.0
-    tries = 1 + (1 - 1 / w) * (1 + (w / 2 - 1) * near)
+    stale = 1 - (1 - near) / alone
+    tries = 1 + (1 - 1 / w) * stale * (1 + (w / 2 - 1) * near)
     lost = 1 + _LOSS * (tries - 1)
     turns = 1 + (w - 1) * near
     events = (i.arrival * alone) / 1000 / w
@@ -312,9 +317,7 @@ def _engine(i: Inputs) -> Engine:
     commits_per_s = min(i.arrival, capacity) * commits
 
     # Who waits in one process is woken at once; another's job shows with a poll, or with a commit of one's own.
-    gap = 1000 / i.arrival if i.arrival > 0 else math.inf
-    poll_ms = min(_POLL_MAX_MS, _POLL_MIN_MS + gap / 2) if w > 1 else _POLL_MAX_MS
-    noticed_ms = 1 / (2 / poll_ms + commits_per_s / (1000 * w))
+    noticed_ms = 1 / ((2 / poll_ms + commits_per_s / (1000 * w)) * max(1, w - 1))
     notice_ms = noticed_ms + i.latency_ms + commit_ms + wait_ms if w > 1 else 0
     dispatch_ms = commit_ms + wait_ms + hop + notice_ms
     dispatch_best_ms = i.latency_min_ms + _COMMIT_MS + hop
@@ -383,9 +386,8 @@ def _month(i: Inputs, engine: Engine) -> Month:
     puts = _MONTH_S * done * engine.puts_per_job
     gets = _MONTH_S * (done * engine.gets_per_job + engine.polls_per_s)
     storage_gb = (2 * i.file_mib) / 1024
-    attempts = 1 + i.retries
     chunks = max(1, math.ceil((i.payload * i.sqs_batch) / _SQS_CHUNK))
-    per_job = ((1 + attempts) * chunks + 1 + i.retries + engine.extensions) / i.sqs_batch
+    per_job = ((2 + i.retries) * chunks + 1 + i.retries + engine.extensions) / i.sqs_batch
     idle = 1 - min(1.0, engine.worker_load)
     sqs_requests = _MONTH_S * (i.arrival * per_job + (idle * i.consumers) / _SQS_POLL_S)
     return Month(

@@ -183,9 +183,14 @@ pub(super) fn engine(i: &Inputs) -> Engine {
     let several = w > 1.0;
     let work = attempts * i.work_ms;
     let waiting = 1.0 - ((i.arrival * work) / (1000.0 * i.consumers)).min(1.0).powf(i.consumers);
-    let alone = mutations - if several || i.mutations < 2.0 { 0.0 } else { waiting };
+    let gap = if i.arrival > 0.0 { 1000.0 / i.arrival } else { f64::INFINITY };
+    let poll_ms = if several { POLL_MAX_MS.min(POLL_MIN_MS + gap / 2.0) } else { POLL_MAX_MS };
+    let own = (i.arrival * mutations) / 1000.0 / w;
+    let shown = if several { own / (2.0 / poll_ms + own) } else { 1.0 };
+    let alone = mutations - if i.mutations < 2.0 { 0.0 } else { waiting * shown };
     let near = if load < 1.0 { busy_at((i.arrival * alone * commit.fixed) / 1000.0) } else { 1.0 };
-    let tries = 1.0 + (1.0 - 1.0 / w) * (1.0 + (w / 2.0 - 1.0) * near);
+    let stale = 1.0 - (1.0 - near) / alone;
+    let tries = 1.0 + (1.0 - 1.0 / w) * stale * (1.0 + (w / 2.0 - 1.0) * near);
     let lost = 1.0 + LOSS * (tries - 1.0);
     let turns = 1.0 + (w - 1.0) * near;
     let events = (i.arrival * alone) / 1000.0 / w;
@@ -205,10 +210,12 @@ pub(super) fn engine(i: &Inputs) -> Engine {
     let commits_per_s = i.arrival.min(capacity) * commits;
 
     // Who waits in one process is woken at once; another's job shows with a poll, or with a commit of one's own.
-    let gap = if i.arrival > 0.0 { 1000.0 / i.arrival } else { f64::INFINITY };
-    let poll_ms = if several { POLL_MAX_MS.min(POLL_MIN_MS + gap / 2.0) } else { POLL_MAX_MS };
-    let noticed_ms = 1.0 / (2.0 / poll_ms + commits_per_s / (1000.0 * w));
-    let notice_ms = if several { noticed_ms + i.latency_ms + commit_ms + wait_ms } else { 0.0 };
+    let notice_ms = if several {
+        let noticed_ms = 1.0 / ((2.0 / poll_ms + commits_per_s / (1000.0 * w)) * (w - 1.0));
+        noticed_ms + i.latency_ms + commit_ms + wait_ms
+    } else {
+        0.0
+    };
     let dispatch_ms = commit_ms + wait_ms + hop + notice_ms;
     let dispatch_best_ms = i.latency_min_ms + COMMIT_MS + hop;
     let late_ms = if several { poll_ms / 2.0 } else { 0.0 };
