@@ -14,7 +14,7 @@ KILLS ?= 400
 VENV := .venv
 
 .PHONY: help test test-python test-servers miri sim crash bench-engine bench-growth bench-python lint fmt deny tools clean prereqs gofakes3 develop
-.PHONY: test-page fit-page bench-contention
+.PHONY: test-page fit-page bench-contention bench-arrivals
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -67,6 +67,9 @@ lint: prereqs $(VENV)/.ready develop  ## Check formatting, clippy, rustdoc, Pyth
 
 bench-contention: prereqs  ## Race several writers of one queue file, optimised build; JSON on the last line
 	$(CARGO) run --locked --release -p bucketq-benches --bin contention
+
+bench-arrivals: prereqs  ## Compare the fit model with the engine, optimised build; JSON on the last line
+	$(CARGO) run --locked --release -p bucketq-benches --bin arrivals
 
 lint: prereqs $(VENV)/.ready  ## Check formatting, clippy with and without S3, rustdoc and spelling; changes nothing
 	$(CARGO) fmt --all --check
