@@ -46,12 +46,12 @@ export function loadChart() {
       y,
       bands: [[0, strong, "strong"], [strong, tradeoff, "tradeoff"], [tradeoff, full, "poor"], [full, TOP, "over"]],
     });
-    chart.drawing.append("text").attr("class", "zone-label").attr("x", chart.width - 8).attr("y", y(1.12)).attr("text-anchor", "end").text("the backlog grows");
     const places = range(0, 241).map((step) => x.invert((step / 240) * chart.width));
     for (const { kind, of } of lines()) {
       const path = line((arrival) => x(arrival), (arrival) => y(of(arrival))).defined((arrival) => of(arrival) <= TOP);
       chart.drawing.append("path").attr("class", `line ${kind}`).attr("d", path(places));
     }
+    chart.drawing.append("text").attr("class", "zone-label").attr("x", chart.width - 8).attr("y", y(1.12)).attr("text-anchor", "end").text("the backlog grows");
     const usual = inputs.arrival;
     chart.drawing.append("line").attr("class", "yours-mark").attr("x1", x(usual)).attr("x2", x(usual)).attr("y2", chart.height);
     plot.replaceChildren(chart.svg.node());
