@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import replace
@@ -62,11 +62,14 @@ class Working:
         with self._lock:
             self._loop = loop
         self._obey()
-        log.info("working on %s, %d at a time", ", ".join(self._plan.queues), self._plan.concurrency)
         try:
             with self._signals(loop) if signals else nullcontext():
+                log.info("working on %s, %d at a time", ", ".join(self._plan.queues), self._plan.concurrency)
                 try:
                     await self._turns()
+                except asyncio.CancelledError:
+                    self.stop()
+                    raise
                 finally:
                     await self._finish()
         finally:
@@ -107,7 +110,7 @@ class Working:
                 task.cancel()
 
     @contextmanager
-    def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    def _signals(self, loop: asyncio.AbstractEventLoop) -> Generator[None]:
         """SIGTERM and SIGINT drain, a second one stops; afterwards they mean what they meant before."""
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -142,6 +145,7 @@ class Working:
             if free == 0:
                 await self._one_ends()
                 continue
+            busy = bool(self._tasks)
             try:
                 batch = await self._claimed(free)
             except PASSING as error:
@@ -157,15 +161,18 @@ class Working:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             if not batch and self._wait is not None:
-                if not self._tasks:
+                # What was under way may have enqueued more, or may do so yet.
+                if not busy:
                     return
-                # What is under way may enqueue more.
-                await self._one_ends()
+                if self._tasks:
+                    await self._one_ends()
 
     async def _claimed(self, most: int) -> Batch | None:
         """The next jobs; None when the worker is drained meanwhile."""
         plan = self._plan
-        claim = self._file.claim(most, queues=plan.queues, lease=plan.lease, wait=self._wait, worker=plan.name)
+        claim = self._file.claim(
+            most, queues=plan.queues, lease=plan.lease, wait=self._wait, worker=plan.name
+        )
         self._claim = asyncio.ensure_future(claim)
         try:
             batch = await asyncio.shield(self._claim)
@@ -192,7 +199,8 @@ class Working:
                 await asyncio.wait(self._tasks)
             except asyncio.CancelledError:
                 self.stop()
-                await asyncio.wait(self._tasks)
+                if self._tasks:
+                    await asyncio.wait(self._tasks)
                 raise
 
     async def _work(self, job: Job) -> None:

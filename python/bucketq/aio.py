@@ -25,6 +25,7 @@ from typing import Any, Self, Unpack
 
 from bucketq import _convert as convert
 from bucketq import _native, _op, _show
+from bucketq._aio_worker import Worker
 from bucketq._atomic import AtomicBase
 from bucketq._job import LEASE, BatchBase, JobBase
 from bucketq._native import Op
@@ -43,7 +44,7 @@ from bucketq.types import (
     Stats,
 )
 
-__all__ = ["Atomic", "Batch", "Job", "Jobs", "Queue", "QueueFile", "open", "probe"]
+__all__ = ["Atomic", "Batch", "Job", "Jobs", "Queue", "QueueFile", "Worker", "open", "probe"]
 
 
 async def open(url: str | PathLike[str], **settings: Unpack[Settings]) -> QueueFile:

@@ -101,7 +101,7 @@ class WorkerBase:
 
         What it returns is kept as the job's result. An exception nacks the job with its text, Reject rejects it.
         """
-        if not queues or not all(isinstance(queue, str) for queue in queues):
+        if not queues or not all(isinstance(queue, str) for queue in queues):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Invalid('name the queues: @worker.handles("emails")')
 
         def register(handler: H) -> H:
@@ -150,8 +150,8 @@ class WorkerBase:
 
 
 def is_coroutine(handler: Handler) -> bool:
-    """True for what has to be awaited."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+    """True for what has to be awaited: a coroutine function, or an object that is called like one."""
+    return any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__)))
 
 
 class Worker(WorkerBase):
@@ -206,7 +206,14 @@ class Worker(WorkerBase):
 
     def __enter__(self) -> Self:
         working = self._begin(None)
-        self._thread = threading.Thread(target=self._background, args=(working,), name="bucketq-worker", daemon=True)
+
+        def work() -> None:
+            try:
+                self._go(working, False)
+            except BaseException as error:
+                self._error = error
+
+        self._thread = threading.Thread(target=work, name="bucketq-worker", daemon=True)
         self._thread.start()
         return self
 
@@ -231,9 +238,3 @@ class Worker(WorkerBase):
         finally:
             self._drained = True
             self._ended.set()
-
-    def _background(self, working: Working) -> None:
-        try:
-            self._go(working, False)
-        except BaseException as error:
-            self._error = error
