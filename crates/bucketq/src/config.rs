@@ -43,7 +43,7 @@ pub struct S3Options {
 }
 
 /// A key and its secret.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// The public half.
     pub access_key: String,
@@ -206,6 +206,9 @@ impl Options {
         }
         if self.poll_min.is_zero() || self.poll_max < self.poll_min {
             return bad("poll_min is more than zero and at most poll_max");
+        }
+        if self.s3.credentials.as_ref().is_some_and(|c| c.access_key.is_empty() || c.secret_key.is_empty()) {
+            return bad("access_key and secret_key go together: give both or neither");
         }
         Ok(())
     }

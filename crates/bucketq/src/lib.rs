@@ -12,7 +12,7 @@
 //! others wrote (`catchup`). Older deltas move out of HEAD into segments, and full images into bases (`upload`).
 //!
 //! # Where things are
-//! Nouns: [`job`], [`lease`], [`op`], [`query`], [`error`], [`mod@env`], [`config`]. State: `pages`, `db`. Bytes:
+//! Nouns: [`job`], [`lease`], [`op`], [`query`], [`error`], [`mod@env`], [`config`], [`settings`]. State: `pages`, `db`. Bytes:
 //! [`store`]. What lies in the bucket: `head`, `record`, `segment`, `base`, `wire`, `keys`. Joining both: `commit`,
 //! `settle`, `catchup`, `upload`, `gc`, `time`, `writer`. Doors: `door`, `registry`, `file`, `claim`, `queue`,
 //! `keeper`, `finished`.
@@ -48,6 +48,7 @@ pub mod record;
 mod registry;
 pub mod segment;
 mod settle;
+pub mod settings;
 pub mod store;
 mod time;
 mod upload;

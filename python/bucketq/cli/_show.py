@@ -1,0 +1,226 @@
+"""Nouns for a person: aligned tables and short words that fit 80 columns. And nouns as JSON."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from bucketq import JobDetail, JobInfo, QueueInfo, State
+from bucketq._show import STATES
+
+COLOURS: dict[State, str] = {
+    "scheduled": "cyan",
+    "ready": "blue",
+    "leased": "yellow",
+    "done": "green",
+    "dead": "red",
+    "cancelled": "bright_black",
+}
+PREVIEW = 2000
+"""Characters of a payload shown to a person; ``--payload`` writes it whole."""
+
+
+def span(length: timedelta) -> str:
+    """A length of time in one or two units: 350 ms, 12 s, 3 min 5 s, 2 h 10 min, 4 d 3 h."""
+    seconds = length.total_seconds()
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    whole = round(seconds)
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    for index, (unit, size) in enumerate(units):
+        if whole >= size:
+            count, rest = divmod(whole, size)
+            lesser = units[index + 1 : index + 2]
+            more = "".join(f" {rest // s} {u}" for u, s in lesser if rest // s)
+            return f"{count} {unit}{more}"
+    return "0 s"
+
+
+def when(time: datetime | None, now: datetime) -> str:
+    """A time as seen from now."""
+    if time is None:
+        return ""
+    return f"in {span(time - now)}" if time > now else f"{span(now - time)} ago"
+
+
+def size(count: int) -> str:
+    """Bytes in a unit that fits."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 10 else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def state(job: JobInfo) -> Text:
+    """The state in its colour; an expired lease says so."""
+    return Text("expired" if job.expired else job.state, style=COLOURS[job.state])
+
+
+def table(*columns: str, right: Iterable[str] = ()) -> Table:
+    """An empty table: a rule under the head, nothing else, and no cell wraps."""
+    result = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1, 0, 0)
+    )
+    for column in columns:
+        result.add_column(
+            column, no_wrap=True, justify="right" if column in right else "left", overflow="ellipsis"
+        )
+    return result
+
+
+def queues(infos: Iterable[QueueInfo]) -> Table:
+    """One line a queue."""
+    result = table("queue", *STATES, "waiting", right=(*STATES, "waiting"))
+    for info in infos:
+        name = Text(info.name)
+        if info.paused:
+            name.append(" paused", style="yellow")
+        counts = [
+            Text(f"{info.counts[one]:,}", style=COLOURS[one] if info.counts[one] else "dim") for one in STATES
+        ]
+        result.add_row(name, *counts, "" if info.oldest_ready is None else span(info.oldest_ready))
+    return result
+
+
+def jobs(infos: Iterable[JobInfo], *, with_queue: bool) -> Table:
+    """One line a job; the id is whole, for it is what other commands want."""
+    columns = ["id", *(["queue"] if with_queue else []), "state", "try", "size", "what"]
+    result = table(*columns, right=("try", "size"))
+    now = datetime.now(UTC)
+    for job in infos:
+        row: list[Text | str] = [job.id]
+        if with_queue:
+            row.append(job.queue)
+        row += [
+            state(job),
+            f"{job.attempt}/{job.max_attempts}",
+            size(job.size),
+            Text(gist(job, now), style="dim"),
+        ]
+        result.add_row(*row)
+    return result
+
+
+def gist(job: JobInfo, now: datetime) -> str:
+    """What matters most about a job in its state, in a few words."""
+    match job.state:
+        case "scheduled":
+            return when(job.run_at, now)
+        case "leased":
+            return f"until {when(job.expires_at, now)}" if not job.expired else when(job.expires_at, now)
+        case "dead":
+            return job.last_error or "rejected"
+        case "ready":
+            return when(job.enqueued_at, now)
+        case _:
+            return when(job.finished_at, now)
+
+
+def moment(time: datetime, now: datetime) -> str:
+    """A time to the second, and as seen from now."""
+    return f"{time.astimezone():%Y-%m-%d %H:%M:%S}  {when(time, now)}"
+
+
+def detail(job: JobDetail) -> Table:
+    """Everything about one job, a line each."""
+    now = datetime.now(UTC)
+    result = Table.grid(padding=(0, 2, 0, 0))
+    result.add_column(style="bold", no_wrap=True)
+    result.add_column(overflow="fold")
+
+    def line(name: str, value: object) -> None:
+        if value is not None and value != "":
+            result.add_row(name, value if isinstance(value, Text) else escape(str(value)))
+
+    line("id", job.id)
+    line("queue", job.queue)
+    line("state", state(job))
+    line("attempt", f"{job.attempt} of {job.max_attempts}" + (f", run {job.run}" if job.run else ""))
+    line("priority", job.priority or None)
+    line("group", job.group)
+    line("dedup", job.dedup)
+    for key, value in job.headers.items():
+        line("header", f"{key}: {value}")
+    line("enqueued", moment(job.enqueued_at, now))
+    if job.state in {"scheduled", "ready"}:
+        line("runs", moment(job.run_at, now))
+    for name, time in (
+        ("claimed", job.claimed_at),
+        ("lease until", job.expires_at),
+        ("finished", job.finished_at),
+    ):
+        line(name, None if time is None else moment(time, now))
+    line("worker", job.worker)
+    line("fence", job.fence)
+    line("last error", job.last_error)
+    line("payload", f"{size(job.size)}, {job.content_type}")
+    line("", preview(job.payload, job.content_type))
+    if job.result_payload is not None:
+        line("result", f"{size(len(job.result_payload))}, {job.result_content_type}")
+        line("", preview(job.result_payload, job.result_content_type or ""))
+    return result
+
+
+def preview(payload: bytes, content_type: str) -> Text:
+    """The beginning of the bytes, as text if they are text."""
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        text = payload[: PREVIEW // 2].hex(" ")
+    cut = len(text) > PREVIEW
+    safe = "".join(
+        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text[:PREVIEW]
+    )
+    return Text(safe + (" ..." if cut else ""), style="dim")
+
+
+def plain(value: Any) -> Any:
+    """A noun as JSON has it: times in ISO 8601, durations in seconds."""
+    match value:
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Mapping():
+            return {key: plain(part) for key, part in value.items()}
+        case list() | tuple():
+            return [plain(part) for part in value]
+        case JobDetail():
+            own = {one.name: plain(getattr(value, one.name)) for one in fields(JobInfo)}
+            own |= body("payload", value.payload, value.content_type)
+            if value.result_payload is not None:
+                own |= body("result", value.result_payload, value.result_content_type or "")
+            return own
+        case JobInfo() | QueueInfo():
+            return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        case _:
+            return value
+
+
+def body(name: str, payload: bytes, content_type: str) -> dict[str, Any]:
+    """Bytes in JSON: decoded where they are text or JSON, base64 where not."""
+    from bucketq._convert import decode
+    from bucketq.errors import Invalid
+
+    try:
+        decoded: Any = decode(payload, content_type)
+    except Invalid:
+        decoded = payload
+    if isinstance(decoded, bytes):
+        return {f"{name}_base64": base64.b64encode(decoded).decode(), f"{name}_type": content_type}
+    return {name: decoded, f"{name}_type": content_type}
