@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from bucketq import _convert as convert
 from bucketq import _native
@@ -118,7 +118,7 @@ def read(path: Path) -> dict[str, Any]:
         raise Invalid(f"the settings in {path} cannot be understood: {error}", "option") from None
     if not isinstance(found, dict):
         raise Invalid(f"{path} holds no settings: write one name and value a line", "option")
-    return found
+    return cast(dict[str, Any], found)
 
 
 def parse(path: Path, text: str) -> Any:

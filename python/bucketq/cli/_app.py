@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,21 +44,23 @@ JobId = Annotated[str, typer.Argument(help="The id of the job.", show_default=Fa
 
 EXITS: dict[str, int] = {python: code for _, _, python, code, _ in _native.kinds()}
 NEXT: dict[str, str] = {python: step for _, step, python, _, _ in _native.kinds()}
+COMMANDS = ("files", "jobs", "leases", "work", "doctor")
+"""Files whose import registers commands, in the order of the help."""
 INTERRUPTED = 130
 """As shells have it for SIGINT."""
 
 
 @contextmanager
-def opened(url: str | None, settings: Path | None, *, create: bool = False) -> Iterator[QueueFile]:
+def opened(url: str | None, settings: Path | None, *, create: bool = False) -> Generator[QueueFile]:
     """The queue file. Only ``init`` and ``enqueue`` make one: a misspelt URL is not to become a file."""
     with bucketq.open(url, settings=settings, create=create) as file:
         yield file
 
 
-def command(example: str, **options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(example: str, panel: str, **options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a command whose help ends with an example."""
     epilog = "Example:  " + example.replace("[", r"\[")
-    return app.command(epilog=epilog, **options)
+    return app.command(epilog=epilog, rich_help_panel=panel, **options)
 
 
 def answer(value: Any) -> None:
@@ -95,9 +98,8 @@ def fail(error: Error, *, as_json: bool) -> int:
 
 def run(arguments: Sequence[str] | None) -> int:
     """Parse, run, and turn what happens into an exit code."""
-    from bucketq.cli import doctor, files, jobs, work
-
-    assert doctor and files and jobs and work, "they register their commands"
+    for name in COMMANDS:
+        import_module(f"bucketq.cli.{name}")
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(args=words, prog_name="bucketq", standalone_mode=False)

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from rich import box
 from rich.markup import escape
@@ -169,14 +169,14 @@ def detail(job: JobDetail) -> Table:
     line("fence", job.fence)
     line("last error", job.last_error)
     line("payload", f"{size(job.size)}, {job.content_type}")
-    line("", preview(job.payload, job.content_type))
+    line("", preview(job.payload))
     if job.result_payload is not None:
         line("result", f"{size(len(job.result_payload))}, {job.result_content_type}")
-        line("", preview(job.result_payload, job.result_content_type or ""))
+        line("", preview(job.result_payload))
     return result
 
 
-def preview(payload: bytes, content_type: str) -> Text:
+def preview(payload: bytes) -> Text:
     """The beginning of the bytes, as text if they are text."""
     try:
         text = payload.decode()
@@ -197,9 +197,10 @@ def plain(value: Any) -> Any:
         case timedelta():
             return value.total_seconds()
         case Mapping():
-            return {key: plain(part) for key, part in value.items()}
+            pairs = cast(Mapping[str, Any], value)
+            return {key: plain(part) for key, part in pairs.items()}
         case list() | tuple():
-            return [plain(part) for part in value]
+            return [plain(part) for part in cast(Iterable[Any], value)]
         case JobDetail():
             own = {one.name: plain(getattr(value, one.name)) for one in fields(JobInfo)}
             own |= body("payload", value.payload, value.content_type)

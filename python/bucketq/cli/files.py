@@ -15,7 +15,7 @@ EVERY = 2.0
 """Seconds between two looks of ``stats --watch`` unless told otherwise."""
 
 
-@command("bucketq init --url s3://acme/jobs")
+@command("bucketq init --url s3://acme/jobs", "Queue file")
 def init(url: Url = None, settings: SettingsFile = None, json: Json = False) -> None:
     """Make the queue file, if there is none."""
     with opened(url, settings, create=True) as file:
@@ -26,7 +26,7 @@ def init(url: Url = None, settings: SettingsFile = None, json: Json = False) -> 
             say(f"{file.url} is there, at commit {stats.commit_seq:,}")
 
 
-@command("bucketq stats --watch")
+@command("bucketq stats --watch", "Queue file")
 def stats(
     queue: Annotated[str | None, typer.Argument(help="Only this queue.", show_default=False)] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
@@ -35,7 +35,7 @@ def stats(
     settings: SettingsFile = None,
     json: Json = False,
 ) -> None:
-    """How many jobs each queue has in each state, and how the queue file is."""
+    """How many jobs each queue has in each state."""
     with opened(url, settings) as file:
         if not watch:
             now = file.stats()
@@ -83,7 +83,7 @@ def picture(file: QueueFile, now: Stats, queue: str | None) -> Any:
     return Group(head, Text(), show.queues(found) if found else Text("no queues yet", style="dim"))
 
 
-@command("bucketq pause emails")
+@command("bucketq pause emails", "Queue file")
 def pause(queue: QueueName, url: Url = None, settings: SettingsFile = None, json: Json = False) -> None:
     """Claims get nothing from the queue until it is resumed."""
     with opened(url, settings) as file:
@@ -91,7 +91,7 @@ def pause(queue: QueueName, url: Url = None, settings: SettingsFile = None, json
     answer({"queue": queue, "paused": True}) if json else say(f"{queue} is paused")
 
 
-@command("bucketq resume emails")
+@command("bucketq resume emails", "Queue file")
 def resume(queue: QueueName, url: Url = None, settings: SettingsFile = None, json: Json = False) -> None:
     """Claims get jobs from the queue again."""
     with opened(url, settings) as file:
@@ -99,13 +99,13 @@ def resume(queue: QueueName, url: Url = None, settings: SettingsFile = None, jso
     answer({"queue": queue, "paused": False}) if json else say(f"{queue} goes on")
 
 
-@command('eval "$(bucketq completion bash)"')
+@command('eval "$(bucketq completion bash)"', "Queue file")
 def completion(
     shell: Annotated[str, typer.Argument(help="bash, zsh, fish or powershell.", show_default=False)],
     json: Json = False,
 ) -> None:
-    """Print the script that completes commands and options in your shell."""
-    from typer.completion import get_completion_script
+    """Print the script that completes commands in a shell."""
+    from typer.completion import get_completion_script  # pyright: ignore[reportPrivateImportUsage]
 
     from bucketq import Invalid
 

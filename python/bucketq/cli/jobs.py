@@ -1,4 +1,4 @@
-"""Commands about jobs: enqueue, claim, ack, nack, extend, ls, show, requeue, cancel, purge."""
+"""Commands about jobs: enqueue, ls, show, requeue, cancel, purge."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json as jsonlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, cast
+from typing import Annotated, Any, BinaryIO, cast
 
 import typer
 
 from bucketq import Invalid, New, NotFound, QueueFile, State
-from bucketq._lease import Lease, keep
+from bucketq._convert import nearest
 from bucketq._show import STATES
 from bucketq.cli import _show as show
 from bucketq.cli._app import (
@@ -22,23 +22,25 @@ from bucketq.cli._app import (
     Url,
     answer,
     command,
-    complain,
     err,
     opened,
     out,
     say,
 )
 
-Token = Annotated[str, typer.Argument(help="The token that claim answered with.", show_default=False)]
 StateNames = Annotated[
-    list[Literal["scheduled", "ready", "leased", "done", "dead", "cancelled"]] | None,
-    typer.Option("--state", "-s", help="Only jobs in this state; may be repeated.", show_default=False),
+    list[str] | None,
+    typer.Option(
+        "--state",
+        "-s",
+        help="Only jobs in this state; may be repeated.",
+        show_default=False,
+        autocompletion=lambda: STATES,
+    ),
 ]
-NO_JOB = 3
-"""The exit code of a claim that found nothing: that of NotFound."""
 
 
-@command("""bucketq enqueue emails '{"to": "ada@example.org"}' --delay 60""")
+@command("""bucketq enqueue emails '{"to": "ada@example.org"}' --delay 60""", "Jobs")
 def enqueue(
     queue: QueueName,
     data: Annotated[
@@ -57,7 +59,7 @@ def enqueue(
         int | None, typer.Option(help="Attempts before it is dead.", show_default=False)
     ] = None,
     dedup: Annotated[
-        str | None, typer.Option(help="A key that keeps a second such job out.", show_default=False)
+        str | None, typer.Option(help="A key that keeps a second one out.", show_default=False)
     ] = None,
     group: Annotated[
         str | None, typer.Option(help="Jobs of a group run one at a time.", show_default=False)
@@ -149,118 +151,7 @@ def news(stream: BinaryIO, path: Path, extras: dict[str, Any]) -> Iterator[New]:
             yield New(value, **extras)
 
 
-@command("bucketq claim emails --lease 300 --json")
-def claim(
-    queue: QueueName,
-    lease: Annotated[float, typer.Option(help="Seconds for which nobody else gets it.")] = 60,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for a job.")] = 0,
-    worker: Annotated[str | None, typer.Option(help="Who works on it.", show_default=False)] = None,
-    payload: Annotated[bool, typer.Option("--payload", help="Write only the payload, as it is.")] = False,
-    url: Url = None,
-    settings: SettingsFile = None,
-    json: Json = False,
-) -> None:
-    """Take a job out for work. End it with ack or nack and its token; exit code 3 when there is none."""
-    with opened(url, settings) as file:
-        job = file.queue(queue).claim_one(lease=lease, wait=wait, worker=worker)
-        if job is None:
-            if not json:
-                complain(f"no job in {queue}")
-            raise typer.Exit(NO_JOB)
-        token = keep(job)
-        if json:
-            body = show.body("payload", job.payload, job.content_type)
-            facts = {
-                "id": job.id,
-                "token": token,
-                "queue": job.queue,
-                "attempt": job.attempt,
-                "fence": job.fence,
-            }
-            answer(facts | {"headers": dict(job.headers)} | body)
-        elif payload:
-            err.print(f"{job.id} {token}")
-            sys.stdout.buffer.write(job.payload)
-            sys.stdout.buffer.flush()
-        else:
-            from rich.table import Table
-
-            table = Table.grid(padding=(0, 2, 0, 0))
-            for name, value in (
-                ("id", job.id),
-                ("token", token),
-                ("attempt", f"{job.attempt} of {job.max_attempts}"),
-            ):
-                table.add_row(f"[bold]{name}[/]", value)
-            table.add_row("[bold]payload[/]", show.preview(job.payload, job.content_type))
-            out.print(table, soft_wrap=False)
-
-
-@command("bucketq ack 0192f0c1-... 6f1c... --result '{\"sent\": true}'")
-def ack(
-    id: JobId,
-    token: Token,
-    result: Annotated[
-        str | None, typer.Option(help="What came of it: JSON, or else text.", show_default=False)
-    ] = None,
-    url: Url = None,
-    settings: SettingsFile = None,
-    json: Json = False,
-) -> None:
-    """The job is done."""
-    with opened(url, settings) as file:
-        Lease(file, id, token).ack(result=None if result is None else meant(result, None))
-    answer({"id": id, "state": "done"}) if json else say(f"{id} is done")
-
-
-@command('bucketq nack 0192f0c1-... 6f1c... --error "no answer" --delay 30')
-def nack(
-    id: JobId,
-    token: Token,
-    error: Annotated[str | None, typer.Option(help="Why it failed.", show_default=False)] = None,
-    delay: Annotated[
-        float | None, typer.Option(help="Seconds before it runs again.", show_default=False)
-    ] = None,
-    reject: Annotated[bool, typer.Option("--reject", help="It can never succeed: dead at once.")] = False,
-    release: Annotated[
-        bool, typer.Option("--release", help="Give it back: the attempt does not count.")
-    ] = False,
-    url: Url = None,
-    settings: SettingsFile = None,
-    json: Json = False,
-) -> None:
-    """The attempt failed: the job runs again later, or is dead."""
-    if reject and release:
-        raise Invalid("--reject and --release exclude each other: give one of them")
-    with opened(url, settings) as file:
-        lease = Lease(file, id, token)
-        if reject:
-            lease.reject(error)
-            state: State = "dead"
-        elif release:
-            lease.release()
-            state = "ready"
-        else:
-            state = lease.nack(error, delay=delay)
-    answer({"id": id, "state": state}) if json else say(f"{id} is {state}")
-
-
-@command("bucketq extend 0192f0c1-... 6f1c... 300")
-def extend(
-    id: JobId,
-    token: Token,
-    lease: Annotated[float, typer.Argument(help="Seconds from now.", show_default=False)],
-    url: Url = None,
-    settings: SettingsFile = None,
-    json: Json = False,
-) -> None:
-    """Hold a claimed job for longer."""
-    with opened(url, settings) as file:
-        Lease(file, id, token).extend(lease)
-    answer({"id": id, "lease": lease}) if json else say(f"{id} is held for {lease:g} s from now")
-
-
-@command("bucketq ls emails --state dead")
+@command("bucketq ls emails --state dead", "Jobs")
 def ls(
     queue: Annotated[str | None, typer.Argument(help="Only this queue.", show_default=False)] = None,
     state: StateNames = None,
@@ -277,7 +168,7 @@ def ls(
         found: list[Any] = []
         while True:
             page = file.list(
-                state or (),
+                states(state),
                 queue=queue,
                 group=group,
                 expired=expired,
@@ -299,7 +190,7 @@ def ls(
         err.print("no such jobs", style="dim")
 
 
-@command("bucketq show 0192f0c1-...", name="show")
+@command("bucketq show 0192f0c1-...", "Jobs", name="show")
 def show_job(
     id: JobId,
     payload: Annotated[bool, typer.Option("--payload", help="Write only the payload, as it is.")] = False,
@@ -322,7 +213,7 @@ def show_job(
         out.print(show.detail(job), soft_wrap=False)
 
 
-@command("bucketq requeue 0192f0c1-...")
+@command("bucketq requeue 0192f0c1-...", "Jobs")
 def requeue(id: JobId, url: Url = None, settings: SettingsFile = None, json: Json = False) -> None:
     """Give a finished job a fresh life at the end of the line."""
     with opened(url, settings) as file:
@@ -330,7 +221,7 @@ def requeue(id: JobId, url: Url = None, settings: SettingsFile = None, json: Jso
     answer({"id": id, "run": run}) if json else say(f"{id} is ready again, run {run}")
 
 
-@command("bucketq cancel 0192f0c1-...")
+@command("bucketq cancel 0192f0c1-...", "Jobs")
 def cancel(
     id: JobId,
     leased: Annotated[bool, typer.Option("--leased", help="Even if somebody works on it.")] = False,
@@ -344,6 +235,14 @@ def cancel(
     answer({"id": id, "was": was}) if json else say(f"{id} is cancelled, it was {was}")
 
 
+def states(names: list[str] | None) -> list[State]:
+    """The states of these names."""
+    for name in names or ():
+        if name not in STATES:
+            raise Invalid(f"there is no state {name!r}: {nearest(name, STATES)}")
+    return cast(list[State], names or [])
+
+
 def found(file: QueueFile, id: str) -> Any:
     """The queue of the job."""
     job = file.get(id)
@@ -352,7 +251,7 @@ def found(file: QueueFile, id: str) -> Any:
     return file.queue(job.queue)
 
 
-@command("bucketq purge emails --state done --yes")
+@command("bucketq purge emails --state done --yes", "Jobs")
 def purge(
     queue: QueueName,
     state: StateNames = None,
@@ -361,20 +260,17 @@ def purge(
     settings: SettingsFile = None,
     json: Json = False,
 ) -> None:
-    """Delete the jobs of a queue that are in these states. Asks first."""
-    states = cast(list[State], state or [])
-    if not states:
+    """Delete jobs of a queue by their state; asks first."""
+    chosen = states(state)
+    if not chosen:
         raise Invalid(f"name the states to delete: --state done; there are {', '.join(STATES)}")
     with opened(url, settings) as file:
         counts = file.queue(queue).counts().counts
-        count = sum(counts[one] for one in set(states))
+        count = sum(counts[one] for one in set(chosen))
+        what = f"{show.plural(count, 'job')} of {queue}"
+        if not yes and not sys.stdin.isatty():
+            raise Invalid(f"{what} would be deleted: say --yes where nobody can be asked")
         if not yes:
-            if not sys.stdin.isatty():
-                raise Invalid(
-                    f"{show.plural(count, 'job')} of {queue} would be deleted: say --yes where nobody can be asked"
-                )
-            typer.confirm(
-                f"Delete {show.plural(count, 'job')} of {queue}: {', '.join(states)}?", abort=True, err=True
-            )
-        deleted = file.queue(queue).purge(states)
+            typer.confirm(f"Delete {what}: {', '.join(chosen)}?", abort=True, err=True)
+        deleted = file.queue(queue).purge(chosen)
     answer({"queue": queue, "deleted": deleted}) if json else say(f"{show.plural(deleted, 'job')} deleted")

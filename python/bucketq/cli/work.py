@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import logging
 import sys
@@ -11,13 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from bucketq import Invalid, Worked
+from bucketq import Invalid, Worked, Worker
 from bucketq.cli._app import Json, answer, command, err
 from bucketq.cli._show import plural
-from bucketq.worker import Worker, WorkerBase
 
 
-@command("bucketq worker myapp.jobs:worker")
+@command("bucketq worker myapp.jobs:worker", "Work")
 def worker(
     name: Annotated[str, typer.Argument(help="Where it is: module:worker.", show_default=False)],
     wait: Annotated[
@@ -29,16 +27,13 @@ def worker(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show tracebacks of failed jobs.")] = False,
     json: Json = False,
 ) -> None:
-    """Run a worker. SIGTERM and Ctrl-C finish the jobs under way, a second one gives them back."""
+    """Run a worker of a Python module.
+
+    SIGTERM and Ctrl-C finish the jobs under way, a second one gives them back.
+    """
     found = load(name)
     log(verbose=verbose)
-    if isinstance(found, Worker):
-        worked = found.run(wait=wait)
-    else:
-        from bucketq.aio import Worker as AioWorker
-
-        assert isinstance(found, AioWorker)
-        worked = asyncio.run(found.run(wait=wait))
+    worked = found.run(wait=wait)
     if json:
         answer({part: getattr(worked, part) for part in Worked.__slots__})
     else:
@@ -47,7 +42,7 @@ def worker(
         err.print(f"{plural(worked.done, 'job')} done{rest}")
 
 
-def load(name: str) -> WorkerBase:
+def load(name: str) -> Worker:
     """The worker at ``module:name``; modules of this directory count."""
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
@@ -64,7 +59,7 @@ def load(name: str) -> WorkerBase:
     found: Any = module
     for part in attribute.split("."):
         found = getattr(found, part, None)
-    if not isinstance(found, WorkerBase):
+    if not isinstance(found, Worker):
         raise Invalid(f"{name} is not a worker: make one with {attribute} = bucketq.Worker(file)")
     return found
 
