@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer import completion
 
 import bucketq
 from bucketq import Error, QueueFile, _native
@@ -100,6 +101,8 @@ def run(arguments: Sequence[str] | None) -> int:
     """Parse, run, and turn what happens into an exit code."""
     for name in COMMANDS:
         import_module(f"bucketq.cli.{name}")
+    # Typer does this itself only when it may add options of its own to every command.
+    completion.completion_init()  # pyright: ignore[reportPrivateImportUsage]
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(args=words, prog_name="bucketq", standalone_mode=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -24,12 +24,16 @@ COLOURS: dict[State, str] = {
     "dead": "red",
     "cancelled": "bright_black",
 }
+GAP = 2
+"""Blanks between two columns."""
+LEAST = 10
+"""A column that is cut keeps this much, as long as others can be cut."""
 PREVIEW = 2000
 """Characters of a payload shown to a person; ``--payload`` writes it whole."""
 
 
-def span(length: timedelta) -> str:
-    """A length of time in one or two units: 350 ms, 12 s, 3 min 5 s, 2 h 10 min, 4 d 3 h."""
+def span(length: timedelta, *, short: bool = False) -> str:
+    """A length of time in one or two units: 350 ms, 12 s, 3 min 5 s, 2 h 10 min, 4 d 3 h; or, short, in one."""
     seconds = length.total_seconds()
     if seconds < 1:
         return f"{round(seconds * 1000)} ms"
@@ -38,17 +42,17 @@ def span(length: timedelta) -> str:
     for index, (unit, size) in enumerate(units):
         if whole >= size:
             count, rest = divmod(whole, size)
-            lesser = units[index + 1 : index + 2]
+            lesser = () if short else units[index + 1 : index + 2]
             more = "".join(f" {rest // s} {u}" for u, s in lesser if rest // s)
             return f"{count} {unit}{more}"
     return "0 s"
 
 
-def when(time: datetime | None, now: datetime) -> str:
+def when(time: datetime | None, now: datetime, *, short: bool = False) -> str:
     """A time as seen from now."""
     if time is None:
         return ""
-    return f"in {span(time - now)}" if time > now else f"{span(now - time)} ago"
+    return f"in {span(time - now, short=short)}" if time > now else f"{span(now - time, short=short)} ago"
 
 
 def size(count: int) -> str:
@@ -71,64 +75,72 @@ def state(job: JobInfo) -> Text:
     return Text("expired" if job.expired else job.state, style=COLOURS[job.state])
 
 
-def table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """An empty table: a rule under the head, nothing else, and no cell wraps."""
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[Text]], *, width: int, right: Collection[str], give: str
+) -> Table:
+    """Rows under a head, nothing wrapped. When they are too wide, column ``give`` and the last one are cut."""
+    longest = [max(len(name), *(len(row[i]) for row in rows)) for i, name in enumerate(head)]
+    over = sum(longest) + GAP * (len(head) - 1) - width
+    for index, least in ((len(head) - 1, LEAST), (head.index(give), LEAST), (len(head) - 1, len(head[-1]))):
+        cut = min(max(over, 0), max(longest[index] - least, 0))
+        longest[index] -= cut
+        over -= cut
     result = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1, 0, 0)
+        box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False, padding=(0, GAP - 1, 0, 0)
     )
-    for column in columns:
-        result.add_column(
-            column, no_wrap=True, justify="right" if column in right else "left", overflow="ellipsis"
-        )
+    for name in head:
+        result.add_column(name, no_wrap=True, justify="right" if name in right else "left")
+    for row in rows:
+        for cell, most in zip(row, longest, strict=True):
+            cell.truncate(most, overflow="ellipsis")
+        result.add_row(*row)
     return result
 
 
-def queues(infos: Iterable[QueueInfo]) -> Table:
+def queues(infos: Iterable[QueueInfo], *, width: int) -> Table:
     """One line a queue."""
-    result = table("queue", *STATES, "waiting", right=(*STATES, "waiting"))
+    rows: list[list[Text]] = []
     for info in infos:
         name = Text(info.name)
         if info.paused:
-            name.append(" paused", style="yellow")
+            name = Text.assemble(("paused ", "yellow"), name)
         counts = [
             Text(f"{info.counts[one]:,}", style=COLOURS[one] if info.counts[one] else "dim") for one in STATES
         ]
-        result.add_row(name, *counts, "" if info.oldest_ready is None else span(info.oldest_ready))
-    return result
+        rows.append(
+            [name, *counts, Text("" if info.oldest_ready is None else span(info.oldest_ready, short=True))]
+        )
+    head = ["queue", *STATES, "waiting"]
+    return table(head, rows, width=width, right=head[1:], give="queue")
 
 
-def jobs(infos: Iterable[JobInfo], *, with_queue: bool) -> Table:
+def jobs(infos: Iterable[JobInfo], *, with_queue: bool, width: int) -> Table:
     """One line a job; the id is whole, for it is what other commands want."""
-    columns = ["id", *(["queue"] if with_queue else []), "state", "try", "size", "what"]
-    result = table(*columns, right=("try", "size"))
     now = datetime.now(UTC)
+    rows: list[list[Text]] = []
     for job in infos:
-        row: list[Text | str] = [job.id]
-        if with_queue:
-            row.append(job.queue)
-        row += [
-            state(job),
-            f"{job.attempt}/{job.max_attempts}",
-            size(job.size),
-            Text(gist(job, now), style="dim"),
-        ]
-        result.add_row(*row)
-    return result
+        tries = Text(f"{job.attempt}/{job.max_attempts}")
+        queue = [Text(job.queue)] if with_queue else []
+        gist_of_it = Text(gist(job, now).replace("\n", " "), style="dim")
+        rows.append([Text(job.id), *queue, state(job), tries, Text(size(job.size)), gist_of_it])
+    head = ["id", *(["queue"] if with_queue else []), "state", "try", "size", "what"]
+    return table(head, rows, width=width, right=("try", "size"), give="queue" if with_queue else "what")
 
 
 def gist(job: JobInfo, now: datetime) -> str:
     """What matters most about a job in its state, in a few words."""
     match job.state:
-        case "scheduled":
-            return when(job.run_at, now)
-        case "leased":
-            return f"until {when(job.expires_at, now)}" if not job.expired else when(job.expires_at, now)
         case "dead":
             return job.last_error or "rejected"
+        case "scheduled":
+            time = job.run_at
+        case "leased":
+            time = job.expires_at
         case "ready":
-            return when(job.enqueued_at, now)
+            time = job.enqueued_at
         case _:
-            return when(job.finished_at, now)
+            time = job.finished_at
+    return when(time, now, short=True)
 
 
 def moment(time: datetime, now: datetime) -> str:

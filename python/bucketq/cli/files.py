@@ -80,7 +80,9 @@ def picture(file: QueueFile, now: Stats, queue: str | None) -> Any:
         f"commit {now.commit_seq:,} · {show.size(now.pages * 4096)} · {now.commit_time.astimezone():%H:%M:%S}"
     )
     head.append(facts, style="not bold dim")
-    return Group(head, Text(), show.queues(found) if found else Text("no queues yet", style="dim"))
+    return Group(
+        head, Text(), show.queues(found, width=out.width) if found else Text("no queues yet", style="dim")
+    )
 
 
 @command("bucketq pause emails", "Queue file")

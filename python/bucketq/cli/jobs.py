@@ -183,7 +183,7 @@ def ls(
         for job in found:
             answer(show.plain(job))
     elif found:
-        out.print(show.jobs(found, with_queue=queue is None), soft_wrap=False)
+        out.print(show.jobs(found, with_queue=queue is None, width=out.width), soft_wrap=False)
         if after is not None:
             err.print(f"there are more: --after {after}", style="dim")
     else:
