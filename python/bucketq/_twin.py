@@ -21,3 +21,10 @@ def awaitable(file: QueueFile) -> aio.QueueFile:
 def blocking(job: aio.Job) -> Job:
     """The job with blocking calls."""
     return Job(job._file, job._held, swallow=False)
+
+
+def plain(file: QueueFile | aio.QueueFile) -> QueueFile:
+    """The queue file with blocking calls."""
+    from bucketq.file import QueueFile
+
+    return QueueFile(file._file, file.url)

@@ -96,6 +96,8 @@ def once(now: Scene, job: JobInfo) -> None:
         what = f"job {job.id[-6:]}: its lease has run out; it can be claimed again"
     elif job.state == "leased" and job.attempt > 1:
         what = f"job {job.id[-6:]} is back: attempt {job.attempt}, by {job.worker}"
+    elif job.state == "done" and job.attempt > 1:
+        what = f"job {job.id[-6:]} is done: attempt {job.attempt}, by {job.worker}"
     else:
         return
     if (job.id, what) not in now.seen:
@@ -118,6 +120,8 @@ def watch(now: Scene, file: QueueFile, show: Callable[[int], None]) -> None:
         look_after(now, file)
         show(done)
         tick.wait(LOOK)
+    for job in file.list(["done"], queue="reports", limit=1000).jobs:
+        once(now, job)
     show(done)
 
 
