@@ -13,11 +13,14 @@ SEEDS ?= 1000
 KILLS ?= 400
 VENV := .venv
 
-.PHONY: help test test-python test-servers miri sim crash bench-engine bench-growth bench-local bench-python lint fmt deny tools clean prereqs gofakes3 develop
+.PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-local bench-python lint fmt deny tools clean prereqs gofakes3 develop
 .PHONY: test-page fit-page bench-contention bench-arrivals
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+demo: develop  ## Watch producers and workers on a queue file: one job fails, one worker is killed, both jobs come back
+	@$(VENV)/bin/python -m bucketq.demo $(ARGS)
 
 test: prereqs $(VENV)/.ready gofakes3  ## Run every test of the project; sets up what it needs on a fresh machine
 	$(VENV)/bin/typos
