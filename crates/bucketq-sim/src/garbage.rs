@@ -29,9 +29,10 @@ impl Object {
 
 /// How the keys end that this HEAD refers to, each with its number.
 fn referred(head: &Head) -> Vec<(String, u64)> {
-    let base =
-        (head.base.len > 0).then(|| (format!("{:016x}-{}", head.base.seq, hex(head.base.rand)), head.base.seq));
-    let segments = head.segments.iter().map(|s| (format!("{:016x}-{:016x}-{}", s.from, s.to, hex(s.rand)), s.to));
+    let base = (head.base.len > 0)
+        .then(|| (format!("{:016x}-{}", head.base.seq, hex(head.base.rand)), head.base.seq));
+    let segments =
+        head.segments.iter().map(|s| (format!("{:016x}-{:016x}-{}", s.from, s.to, hex(s.rand)), s.to));
     base.into_iter().chain(segments).collect()
 }
 
@@ -52,7 +53,9 @@ impl Bucket {
             bad.push(format!("{at_ms} ms, {by}: G7: {key} is deleted although HEAD refers to it"));
         }
         if seq >= floor {
-            bad.push(format!("{at_ms} ms, {by}: P14: {key} is deleted although the floor that is stored is {floor}"));
+            bad.push(format!(
+                "{at_ms} ms, {by}: P14: {key} is deleted although the floor that is stored is {floor}"
+            ));
         }
         self.broken.extend(bad);
     }
@@ -70,10 +73,14 @@ impl Bucket {
 
     /// P16: whoever raised the floor lists once for it, and whoever is asked to collect lists once for that.
     pub fn lists_too_often(&self) -> Option<String> {
-        let raised = self.landed.windows(2).filter(|w| w[1].head.gc_floor > w[0].head.gc_floor).count() as u64;
+        let raised =
+            self.landed.windows(2).filter(|w| w[1].head.gc_floor > w[0].head.gc_floor).count() as u64;
         let (lists, asked) = (self.searches, self.asked_to_collect);
-        (lists > raised + asked)
-            .then(|| format!("P16: {lists} searches for orphans; the floor rose {raised} times, {asked} were asked for"))
+        (lists > raised + asked).then(|| {
+            format!(
+                "P16: {lists} searches for orphans; the floor rose {raised} times, {asked} were asked for"
+            )
+        })
     }
 }
 
