@@ -13,15 +13,20 @@ SEEDS ?= 1000
 KILLS ?= 400
 VENV := .venv
 
-.PHONY: help test test-python test-servers miri sim crash bench-engine bench-growth bench-local bench-python lint fmt deny tools clean prereqs gofakes3 develop
+.PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-local bench-python lint fmt deny tools clean prereqs gofakes3 develop
+.PHONY: test-page fit-page bench-contention bench-arrivals
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+demo: develop  ## Watch producers and workers on a queue file: one job fails, one worker is killed, both jobs come back
+	@$(VENV)/bin/python -m bucketq.demo $(ARGS)
 
 test: prereqs $(VENV)/.ready gofakes3  ## Run every test of the project; sets up what it needs on a fresh machine
 	$(VENV)/bin/typos
 	$(CARGO) test --locked --workspace --no-fail-fast
 	@$(MAKE) test-python
+	.ci/page
 
 test-python: develop gofakes3  ## Build the Python package and run its tests; ARGS goes to pytest
 	$(VENV)/bin/pytest $(ARGS)
@@ -29,6 +34,12 @@ test-python: develop gofakes3  ## Build the Python package and run its tests; AR
 develop: prereqs $(VENV)/.ready  ## Build the Python package (dev profile, some minutes at first) into .venv
 	@echo 'building the Python package: some minutes at first, seconds later'
 	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv
+
+test-page:  ## Test the fit calculator's model and its page in Chromium; installs what it can, says what it skips
+	.ci/page
+
+fit-page:  ## Build the fit calculator, fit-calculator/dist/index.html; needs Node 20 and npm
+	.ci/page build
 
 test-servers: prereqs  ## Run the tests against real S3 servers behind a faulty network; says which server is missing
 	@.ci/tools all || true
@@ -57,6 +68,12 @@ bench-python: prereqs $(VENV)/.ready  ## Measure what Python adds to the engine,
 	$(CARGO) build --locked --release -p bucketq-benches --bin callers
 	$(VENV)/bin/python benches/python.py "$${CARGO_TARGET_DIR:-target}/release/callers" $(ARGS)
 
+bench-contention: prereqs  ## Race several writers of one queue file, optimised build; JSON on the last line
+	$(CARGO) run --locked --release -p bucketq-benches --bin contention
+
+bench-arrivals: prereqs  ## Compare the fit model with the engine, optimised build; JSON on the last line
+	$(CARGO) run --locked --release -p bucketq-benches --bin arrivals
+
 lint: prereqs $(VENV)/.ready develop  ## Check formatting, clippy, rustdoc, Python's types and spelling; changes nothing
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
@@ -82,7 +99,7 @@ tools:  ## Install every test server into .tools with Go, Node and Python; MinIO
 
 clean:  ## Remove everything built or installed here: build output, .venv and .tools
 	$(CARGO) clean
-	rm -rf $(VENV) .tools dist python/bucketq/*.so
+	rm -rf $(VENV) .tools dist python/bucketq/*.so fit-calculator/node_modules fit-calculator/dist fit-calculator/artefacts
 
 prereqs:  ## Say what is missing on this machine, one line each
 	@PYTHON='$(PYTHON)' .ci/check-prereqs

@@ -41,6 +41,7 @@ from bucketq.types import (
     State,
     Stats,
 )
+from bucketq.worker import Reject, Worked, Worker
 
 __all__ = [
     "Atomic",
@@ -68,10 +69,13 @@ __all__ = [
     "QueueFile",
     "QueueFull",
     "QueueInfo",
+    "Reject",
     "Settings",
     "State",
     "Stats",
     "Unavailable",
+    "Worked",
+    "Worker",
     "open",
     "probe",
 ]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from bucketq import _native
 from bucketq.errors import Invalid
 
 if TYPE_CHECKING:
@@ -230,21 +231,8 @@ def headers(value: Mapping[str, str]) -> dict[str, str]:
     return pairs
 
 
-SPANS = (
-    "max_skew",
-    "deadline",
-    "commit_interval",
-    "gather_max",
-    "poll_min",
-    "poll_max",
-    "connect_timeout",
-    "request_timeout",
-)
-SETTINGS = (
-    *("create", "max_payload", "max_file", "gather_percent", "mailbox", "tail", "max_head"),
-    *("endpoint", "region", "path_style", "access_key", "secret_key", "session_token", "checksum"),
-    *SPANS,
-)
+SETTINGS = {name: kind for name, kind, _, _ in _native.settings()}
+"""Every setting of the engine, with what it takes."""
 
 
 def native_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,5 +241,5 @@ def native_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in settings.items():
         if key not in SETTINGS:
             raise Invalid(f"there is no setting {key!r}: {nearest(key, SETTINGS)}", "option")
-        out[key] = millis(value, key) if key in SPANS else value
+        out[key] = millis(value, key) if SETTINGS[key] == "seconds" and value is not None else value
     return out

@@ -19,16 +19,18 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from os import PathLike, fspath
+from os import PathLike
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from bucketq import _convert as convert
 from bucketq import _native, _op, _show
+from bucketq._aio_worker import Worker
 from bucketq._atomic import AtomicBase
 from bucketq._job import LEASE, BatchBase, JobBase
 from bucketq._native import Op
 from bucketq.errors import Error
+from bucketq.settings import Source, resolve
 from bucketq.types import (
     Enqueued,
     Extras,
@@ -43,20 +45,27 @@ from bucketq.types import (
     Stats,
 )
 
-__all__ = ["Atomic", "Batch", "Job", "Jobs", "Queue", "QueueFile", "open", "probe"]
+__all__ = ["Atomic", "Batch", "Job", "Jobs", "Queue", "QueueFile", "Worker", "open", "probe"]
 
 
-async def open(url: str | PathLike[str], **settings: Unpack[Settings]) -> QueueFile:
+async def open(
+    url: str | PathLike[str] | None = None, *, settings: Source | None = None, **arguments: Unpack[Settings]
+) -> QueueFile:
     """As ``bucketq.open``: ``async with await open(...) as file``."""
-    url = fspath(url)
-    return QueueFile(await _native.open(url, convert.native_settings(settings)), url)
+    url, options = resolve(url, settings, arguments)
+    return QueueFile(await _native.open(url, options), url)
 
 
 async def probe(
-    url: str | PathLike[str], *, thorough: bool = True, **settings: Unpack[Settings]
+    url: str | PathLike[str] | None = None,
+    *,
+    thorough: bool = True,
+    settings: Source | None = None,
+    **arguments: Unpack[Settings],
 ) -> ProbeReport:
     """Test the compare-and-swap of the store at this URL, as ``bucketq.probe``."""
-    return _show.report(await _native.probe(fspath(url), thorough, convert.native_settings(settings)))
+    url, options = resolve(url, settings, arguments)
+    return _show.report(await _native.probe(url, thorough, options))
 
 
 class Job(JobBase):

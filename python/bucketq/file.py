@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Mapping
-from os import PathLike, fspath
+from os import PathLike
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -13,13 +13,18 @@ from bucketq import _native, _op, _show
 from bucketq._atomic import AtomicBase
 from bucketq._job import LEASE
 from bucketq.queue import Batch, Job, Queue
+from bucketq.settings import Source, resolve
 from bucketq.types import JobDetail, Page, ProbeReport, QueueInfo, Seconds, Settings, State, Stats
 
 __all__ = ["Atomic", "QueueFile", "open", "probe"]
 
 
-def open(url: str | PathLike[str], **settings: Unpack[Settings]) -> QueueFile:
+def open(
+    url: str | PathLike[str] | None = None, *, settings: Source | None = None, **arguments: Unpack[Settings]
+) -> QueueFile:
     """Open a queue file, made if there is none: ``s3://bucket/path/name``, a path, or ``memory://name``.
+
+    What the arguments do not say comes from ``settings``, a dict or the path of a file, then from BUCKETQ_* variables.
 
     >>> import bucketq
     >>> with bucketq.open("memory://opened") as file:
@@ -27,16 +32,23 @@ def open(url: str | PathLike[str], **settings: Unpack[Settings]) -> QueueFile:
     ...     file.queue("emails").counts().counts["ready"]
     1
     """
-    url = fspath(url)
-    return QueueFile(_native.open(url, convert.native_settings(settings)).wait(), url)
+    url, options = resolve(url, settings, arguments)
+    return QueueFile(_native.open(url, options).wait(), url)
 
 
-def probe(url: str | PathLike[str], *, thorough: bool = True, **settings: Unpack[Settings]) -> ProbeReport:
+def probe(
+    url: str | PathLike[str] | None = None,
+    *,
+    thorough: bool = True,
+    settings: Source | None = None,
+    **arguments: Unpack[Settings],
+) -> ProbeReport:
     """Test the compare-and-swap of the store at this URL, as is done less thoroughly before a queue file is made.
 
     Raises Unavailable with what the store did if it fails. Objects ``name.probe-...`` are made and removed.
     """
-    return _show.report(_native.probe(fspath(url), thorough, convert.native_settings(settings)).wait())
+    url, options = resolve(url, settings, arguments)
+    return _show.report(_native.probe(url, thorough, options).wait())
 
 
 class Atomic(AtomicBase):

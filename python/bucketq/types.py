@@ -76,6 +76,8 @@ class Settings(TypedDict, total=False):
 
     create: bool
     """Make the queue file when there is none."""
+    read_only: bool
+    """Only look: nothing is ever written, and every change is refused."""
     max_payload: int
     """Largest payload and result accepted, in bytes."""
     max_file: int

@@ -17,7 +17,7 @@ struct Layer {
 const LAYERS: &[Layer] = &[
     Layer {
         name: "nouns",
-        modules: &["job", "lease", "op", "query", "error", "env", "config", "broken"],
+        modules: &["job", "lease", "op", "query", "error", "env", "config", "settings", "broken", "fit"],
         uses: &[],
         crates: &["bytes", "serde", "serde_json", "thiserror", "uuid"],
     },

@@ -14,6 +14,7 @@ use std::thread;
 use bucketq::{Code, Error};
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::prelude::*;
+use pyo3::types::PyCFunction;
 use pyo3::{intern, sync::PyOnceLock};
 
 use crate::call::Work;
@@ -32,6 +33,7 @@ pub struct Awaiting {
 
 impl Awaiting {
     pub fn new(py: Python<'_>, work: Work) -> PyResult<Self> {
+        end_at_exit(py)?;
         let slot = Slot {
             pump: Pump::of_running_loop(py)?,
             work: Mutex::new(Some(work)),
@@ -192,14 +194,37 @@ impl Deliver {
     }
 }
 
+/// True once the interpreter ends. The notifier holds it while it calls into Python: there it lets go of Python's lock
+/// now and then, and coming back to an interpreter that has ended kills the process.
+static ENDED: Mutex<bool> = Mutex::new(false);
+
+/// Before the interpreter ends, wait until the notifier has left it for good.
+fn end_at_exit(py: Python<'_>) -> PyResult<()> {
+    static ASKED: PyOnceLock<()> = PyOnceLock::new();
+    ASKED
+        .get_or_try_init(py, || {
+            let home = std::process::id();
+            let end = PyCFunction::new_closure(py, None, None, move |args, _| {
+                // In a forked child the notifier is not there, and may have been holding the lock.
+                if runtime::is_home(home) {
+                    args.py().detach(|| *lock(&ENDED) = true);
+                }
+            })?;
+            py.import("atexit")?.call_method1("register", (end,)).map(drop)
+        })
+        .map(drop)
+}
+
 fn notifier() -> bucketq::Result<&'static mpsc::Sender<Arc<Pump>>> {
     static NOTIFIER: OnceLock<bucketq::Result<mpsc::Sender<Arc<Pump>>>> = OnceLock::new();
     let start = || {
         let (tx, rx) = mpsc::channel::<Arc<Pump>>();
         let run = move || {
             for pump in rx {
-                // None while the interpreter ends: no loop runs any more.
-                let _ = Python::try_attach(|py| pump.notify(py));
+                let ended = lock(&ENDED);
+                if !*ended {
+                    let _ = Python::try_attach(|py| pump.notify(py));
+                }
             }
         };
         thread::Builder::new()

@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 use crate::call::Call;
 use crate::errors::OrRaise;
 use crate::held::Held;
-use crate::op::{Blob, Extras, New, Op, payload};
+use crate::op::{Blob, Extras, New, Op, Proof, payload};
 use crate::{runtime, settings, values};
 
 /// Connections that a probe races over.
@@ -229,6 +229,12 @@ impl File {
         let (file, id) = (self.file(), id.parse().or_raise(py)?);
         let work = async move { file.finished(id, timeout_ms.map(Duration::from_millis)).await };
         Ok(Call::new(work, show_detail))
+    }
+
+    /// Hold a job that was claimed elsewhere until so long from now.
+    fn extend(&self, py: Python<'_>, held: Proof<'_>, lease_ms: u64) -> PyResult<Call> {
+        let (file, (held, _)) = (self.file(), held.parts().or_raise(py)?);
+        Ok(Call::plain(async move { file.extend(held, Duration::from_millis(lease_ms)).await.map(drop) }))
     }
 
     /// Wait until what was handed back is back.

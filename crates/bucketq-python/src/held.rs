@@ -56,6 +56,12 @@ impl Held {
         &self.taken.job.queue
     }
 
+    /// The proof of the lease, for ending the job elsewhere.
+    #[getter]
+    fn token(&self) -> String {
+        self.taken.lease.token.to_string()
+    }
+
     #[getter]
     fn run(&self) -> u32 {
         self.taken.job.run

@@ -27,6 +27,7 @@ mod _native {
         file::{File, open, probe},
         held::Held,
         op::{New, Op},
+        settings::{parse_setting, settings},
         testing::{Clock, open_test},
     };
 }

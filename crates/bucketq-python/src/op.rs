@@ -88,6 +88,25 @@ impl From<bucketq::Op> for Op {
     }
 }
 
+/// Proof of a lease: a job held here, or the id and the token of one that was claimed elsewhere.
+#[derive(FromPyObject)]
+pub enum Proof<'py> {
+    Here(PyRef<'py, Held>),
+    Elsewhere((String, String)),
+}
+
+impl Proof<'_> {
+    /// The proof as the engine wants it, and what is no longer kept once the job has ended.
+    pub fn parts(&self) -> bucketq::Result<(bucketq::Held, Vec<Arc<Kept>>)> {
+        match self {
+            Self::Here(held) => Ok((held.kept().held(), vec![held.kept_arc()])),
+            Self::Elsewhere((id, token)) => {
+                Ok((bucketq::Held { id: id.parse()?, token: token.parse()? }, vec![]))
+            }
+        }
+    }
+}
+
 fn id(py: Python<'_>, text: &str) -> PyResult<JobId> {
     text.parse().or_raise(py)
 }
@@ -102,27 +121,29 @@ impl Op {
 
     #[staticmethod]
     #[pyo3(signature = (held, result=None))]
-    fn ack(held: &Held, result: Option<Blob<'_>>) -> Self {
-        let op = bucketq::Op::Ack { held: held.kept().held(), result: result.map(payload) };
-        Self { op, ends: vec![held.kept_arc()] }
+    fn ack(py: Python<'_>, held: Proof<'_>, result: Option<Blob<'_>>) -> PyResult<Self> {
+        let (held, ends) = held.parts().or_raise(py)?;
+        Ok(Self { op: bucketq::Op::Ack { held, result: result.map(payload) }, ends })
     }
 
     #[staticmethod]
     #[pyo3(signature = (held, delay_ms=None, error=None))]
-    fn nack(held: &Held, delay_ms: Option<i64>, error: Option<String>) -> Self {
-        let op = bucketq::Op::Nack { held: held.kept().held(), delay_ms, error };
-        Self { op, ends: vec![held.kept_arc()] }
+    fn nack(py: Python<'_>, held: Proof<'_>, delay_ms: Option<i64>, error: Option<String>) -> PyResult<Self> {
+        let (held, ends) = held.parts().or_raise(py)?;
+        Ok(Self { op: bucketq::Op::Nack { held, delay_ms, error }, ends })
     }
 
     #[staticmethod]
-    fn release(held: &Held) -> Self {
-        Self { op: bucketq::Op::Release { held: held.kept().held() }, ends: vec![held.kept_arc()] }
+    fn release(py: Python<'_>, held: Proof<'_>) -> PyResult<Self> {
+        let (held, ends) = held.parts().or_raise(py)?;
+        Ok(Self { op: bucketq::Op::Release { held }, ends })
     }
 
     #[staticmethod]
     #[pyo3(signature = (held, error=None))]
-    fn reject(held: &Held, error: Option<String>) -> Self {
-        Self { op: bucketq::Op::Reject { held: held.kept().held(), error }, ends: vec![held.kept_arc()] }
+    fn reject(py: Python<'_>, held: Proof<'_>, error: Option<String>) -> PyResult<Self> {
+        let (held, ends) = held.parts().or_raise(py)?;
+        Ok(Self { op: bucketq::Op::Reject { held, error }, ends })
     }
 
     #[staticmethod]

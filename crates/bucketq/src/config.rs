@@ -44,7 +44,7 @@ pub struct S3Options {
 }
 
 /// A key and its secret.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// The public half.
     pub access_key: String,
@@ -255,6 +255,9 @@ impl Options {
         }
         if self.copy_interval < Duration::from_millis(1) {
             return bad("copy_interval is at least 1 ms");
+        }
+        if self.s3.credentials.as_ref().is_some_and(|c| c.access_key.is_empty() || c.secret_key.is_empty()) {
+            return bad("access_key and secret_key go together: give both or neither");
         }
         Ok(())
     }

@@ -12,7 +12,8 @@
 //! others wrote (`catchup`). Older deltas move out of HEAD into segments, and full images into bases (`upload`).
 //!
 //! # Where things are
-//! Nouns: [`job`], [`lease`], [`op`], [`query`], [`error`], [`mod@env`], [`config`]. State: `pages`, `db`. Bytes:
+//! Nouns: [`job`], [`lease`], [`op`], [`query`], [`error`], [`mod@env`], [`config`], [`settings`], [`fit`]. State:
+//! `pages`, `db`. Bytes:
 //! [`store`]. What lies in the bucket: `head`, `record`, `segment`, `base`, `wire`, `keys`. Joining both: `commit`,
 //! `settle`, `catchup`, `upload`, `gc`, `time`, `writer`. Doors: `door`, `registry`, `file`, `claim`, `queue`,
 //! `keeper`, `finished`.
@@ -33,6 +34,7 @@ pub mod env;
 pub mod error;
 mod file;
 mod finished;
+pub mod fit;
 mod gc;
 pub mod head;
 pub mod job;
@@ -49,6 +51,7 @@ mod queue;
 pub mod record;
 mod registry;
 pub mod segment;
+pub mod settings;
 mod settle;
 pub mod store;
 mod sync;

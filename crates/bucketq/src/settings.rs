@@ -1,0 +1,227 @@
+//! The options by name: what each is called, what it takes, what it is when nobody says, and what it means.
+//!
+//! For whoever gets options from a file, the environment or another language. Which values make sense is
+//! [`Options::check`]'s to say. No I/O.
+
+use std::time::Duration;
+
+use crate::config::{Credentials, Options, S3Checksum};
+use crate::error::{Code, Error, Result};
+
+/// What a setting takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// On or off.
+    Switch,
+    /// A whole number.
+    Count,
+    /// A length of time; seconds in text.
+    Span,
+    /// Words.
+    Text,
+    /// Words that are never shown.
+    Secret,
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+}
+
+/// A value of a setting.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Value {
+    /// For [`Kind::Switch`].
+    Switch(bool),
+    /// For [`Kind::Count`].
+    Count(u64),
+    /// For [`Kind::Span`].
+    Span(Duration),
+    /// For all others.
+    Text(String),
+}
+
+/// One option by name.
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// What it takes.
+    pub kind: Kind,
+    /// What it means.
+    pub says: &'static str,
+    get: fn(&mut Options) -> Option<Value>,
+    set: fn(&mut Options, Value) -> bool,
+}
+
+impl Setting {
+    /// The setting of this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        SETTINGS.iter().find(|setting| setting.name == name)
+    }
+
+    /// What it is when nobody says; none when that depends on the store or the surroundings.
+    pub fn default(&self) -> Option<Value> {
+        (self.get)(&mut Options::default())
+    }
+
+    /// Set it. A value of another kind is refused and not shown.
+    pub fn set(&self, options: &mut Options, value: Value) -> Result<()> {
+        if (self.set)(options, value) { Ok(()) } else { Err(self.refused()) }
+    }
+
+    /// The value that a text means, as in the environment.
+    pub fn parse(&self, text: &str) -> Result<Value> {
+        let text = text.trim();
+        let value = match self.kind {
+            Kind::Switch => match text.to_ascii_lowercase().as_str() {
+                "1" | "true" | "yes" | "on" => Some(Value::Switch(true)),
+                "0" | "false" | "no" | "off" => Some(Value::Switch(false)),
+                _ => None,
+            },
+            Kind::Count => text.parse().ok().map(Value::Count),
+            Kind::Span => {
+                text.parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok()).map(Value::Span)
+            }
+            Kind::OneOf(words) => words.contains(&text).then(|| Value::Text(text.to_owned())),
+            Kind::Text | Kind::Secret => Some(Value::Text(text.to_owned())),
+        };
+        value.ok_or_else(|| self.refused())
+    }
+
+    /// The error for a value that it cannot take; says what it takes, not what was given.
+    pub fn refused(&self) -> Error {
+        let wanted = match self.kind {
+            Kind::Switch => "true or false".to_owned(),
+            Kind::Count => "a whole number that is not negative".to_owned(),
+            Kind::Span => "a number of seconds".to_owned(),
+            Kind::Text | Kind::Secret => "text".to_owned(),
+            Kind::OneOf(words) => format!("one of {}", words.join(", ")),
+        };
+        Error::new(Code::Option, format!("{} takes {wanted}", self.name))
+    }
+}
+
+/// A field of [`Options`] as a [`Value`]. What does not fit is refused.
+trait Field {
+    fn read(&self) -> Option<Value>;
+    fn write(&mut self, value: Value) -> bool;
+}
+
+macro_rules! field {
+    ($($type:ty: $kind:ident, $out:expr, $into:expr;)*) => { $(
+        impl Field for $type {
+            fn read(&self) -> Option<Value> {
+                Some(Value::$kind($out(self)))
+            }
+            fn write(&mut self, value: Value) -> bool {
+                let Value::$kind(value) = value else { return false };
+                let Some(value) = $into(value) else { return false };
+                *self = value;
+                true
+            }
+        }
+    )* };
+}
+
+field! {
+    bool: Switch, |v: &bool| *v, Some;
+    u64: Count, |v: &u64| *v, Some;
+    u32: Count, |v: &u32| u64::from(*v), |v: u64| v.try_into().ok();
+    usize: Count, |v: &usize| *v as u64, |v: u64| v.try_into().ok();
+    Duration: Span, |v: &Duration| *v, Some;
+    String: Text, String::clone, Some;
+    S3Checksum: Text, |v: &S3Checksum| checksum(*v).to_owned(), |v: String| checksum_named(&v);
+}
+
+impl<T: Field + Default> Field for Option<T> {
+    fn read(&self) -> Option<Value> {
+        self.as_ref().and_then(Field::read)
+    }
+
+    fn write(&mut self, value: Value) -> bool {
+        let mut inner = T::default();
+        let fits = inner.write(value);
+        if fits {
+            *self = Some(inner);
+        }
+        fits
+    }
+}
+
+const CHECKSUMS: &[&str] = &["crc32", "sha256", "none"];
+
+fn checksum(checksum: S3Checksum) -> &'static str {
+    match checksum {
+        S3Checksum::Crc32 => "crc32",
+        S3Checksum::Sha256 => "sha256",
+        S3Checksum::None => "none",
+    }
+}
+
+fn checksum_named(name: &str) -> Option<S3Checksum> {
+    [S3Checksum::Crc32, S3Checksum::Sha256, S3Checksum::None].into_iter().find(|one| checksum(*one) == name)
+}
+
+/// The credentials, empty at first: [`Options::check`] refuses half of a pair.
+fn credentials(options: &mut Options) -> &mut Credentials {
+    options.s3.credentials.get_or_insert_default()
+}
+
+macro_rules! settings {
+    ($( $(#[doc = $doc:literal])* $name:literal: $kind:expr, |$options:ident| $field:expr; )*) => {
+        /// Every setting, in the order of the documentation.
+        pub const SETTINGS: &[Setting] = &[ $( Setting {
+            name: $name,
+            kind: $kind,
+            says: concat!($($doc),*).trim_ascii(),
+            get: |$options| Field::read(&$field).filter(|value| *value != Value::Text(String::new())),
+            set: |$options, value| Field::write(&mut $field, value),
+        }, )* ];
+    };
+}
+
+settings! {
+    /// Make the queue file when there is none.
+    "create": Kind::Switch, |o| o.create;
+    /// Only look: nothing is ever written, and every change is refused.
+    "read_only": Kind::Switch, |o| o.read_only;
+    /// Largest payload and result accepted, in bytes.
+    "max_payload": Kind::Count, |o| o.max_payload;
+    /// Size limit of the database, in bytes.
+    "max_file": Kind::Count, |o| o.max_file;
+    /// Largest difference between two writers' clocks; taken when the queue file is created. What the store says when not set: 0 on one machine, 5 s for S3.
+    "max_skew": Kind::Span, |o| o.max_skew;
+    /// A call gets an answer within this time, if need be "outcome unknown".
+    "deadline": Kind::Span, |o| o.deadline;
+    /// At least this long between two commits: saves requests.
+    "commit_interval": Kind::Span, |o| o.commit_interval;
+    /// The writer waits for more ops at most this share of the average PUT, in percent ...
+    "gather_percent": Kind::Count, |o| o.gather_percent;
+    /// ... and at most this long.
+    "gather_max": Kind::Span, |o| o.gather_max;
+    /// Ops that may wait in this process; one more is refused.
+    "mailbox": Kind::Count, |o| o.mailbox;
+    /// The tail that HEAD aims for, in bytes.
+    "tail": Kind::Count, |o| o.tail;
+    /// HEAD stays under this size, in bytes.
+    "max_head": Kind::Count, |o| o.max_head;
+    /// A waiting claim asks the store this often at first ...
+    "poll_min": Kind::Span, |o| o.poll_min;
+    /// ... and this often after a while.
+    "poll_max": Kind::Span, |o| o.poll_max;
+    /// The S3 server, when it is not AWS.
+    "endpoint": Kind::Text, |o| o.s3.endpoint;
+    /// The region of the bucket; the usual environment and profile files of AWS when not set.
+    "region": Kind::Text, |o| o.s3.region;
+    /// `http://host/bucket/key` instead of `http://bucket.host/key`; on when an endpoint is set.
+    "path_style": Kind::Switch, |o| o.s3.path_style;
+    /// The public half of the credentials; the usual chain of AWS when not set.
+    "access_key": Kind::Text, |o| credentials(o).access_key;
+    /// The secret half.
+    "secret_key": Kind::Secret, |o| credentials(o).secret_key;
+    /// For temporary credentials.
+    "session_token": Kind::Secret, |o| credentials(o).session_token;
+    /// The checksum sent with each body; others are for servers that refuse CRC32.
+    "checksum": Kind::OneOf(CHECKSUMS), |o| o.s3.checksum;
+    /// Time for connecting; 3.1 s when not set.
+    "connect_timeout": Kind::Span, |o| o.s3.connect_timeout;
+    /// Time for one request as a whole; 10 s when not set.
+    "request_timeout": Kind::Span, |o| o.s3.request_timeout;
+}

@@ -1,0 +1,35 @@
+// Small helpers around the document.
+
+/** An element with attributes and children; children may be text. */
+export function el(name, attributes = {}, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child !== undefined));
+  return node;
+}
+
+export const byId = (id) => document.getElementById(id);
+
+/** Put text where it stands; touch nothing when it is there already, so that no screen reader repeats it. */
+export function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** Offer text as a file. */
+export function download(name, text) {
+  const url = URL.createObjectURL(new Blob([text], { type: "text/csv;charset=utf-8" }));
+  const link = el("a", { href: url, download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(url), 0);
+}
+
+/** Rows as CSV: quoted where they must be. */
+export function csv(rows) {
+  const cell = (value) => (/[",\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
+  return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
+}

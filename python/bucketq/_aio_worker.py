@@ -1,0 +1,86 @@
+"""The worker of ``bucketq.aio``, with the same names as the blocking one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from bucketq import _convert as convert
+from bucketq._job import LEASE
+from bucketq._working import Working
+from bucketq.errors import Invalid
+from bucketq.worker import Worked, WorkerBase
+
+if TYPE_CHECKING:
+    from bucketq.aio import QueueFile
+    from bucketq.types import Seconds
+
+
+class Worker(WorkerBase):
+    """Runs handlers, as ``bucketq.Worker``: coroutines in the loop that runs, functions in threads."""
+
+    def __init__(
+        self,
+        file: QueueFile,
+        *,
+        concurrency: int = 8,
+        queues: Iterable[str] | None = None,
+        lease: Seconds = LEASE,
+        name: str | None = None,
+    ) -> None:
+        """``concurrency`` jobs at a time, of ``queues`` or of all that have a handler."""
+        super().__init__(file, concurrency=concurrency, queues=queues, lease=lease, name=name)
+        self._task: asyncio.Task[Worked] | None = None
+        self._ended = asyncio.Event()
+
+    async def run(self, *, wait: Seconds | None = None, signals: bool = True) -> Worked:
+        """Work until drained; with ``wait``, until there was no job for that long.
+
+        SIGTERM and SIGINT drain, a second one stops: jobs under way are given back. Only in the main thread.
+        """
+        return await self._go(self._begin(wait), signals)
+
+    async def close(self, timeout: Seconds | None = None) -> None:
+        """Drain and wait. After ``timeout``, stop: jobs under way are given back.
+
+        A coroutine is cancelled. A function cannot be: it goes on in its thread, and ``job.ended`` tells it.
+        """
+        limit = convert.maybe_millis(timeout, "timeout")
+        self.drain()
+        working = self._working
+        if working is None:
+            return
+        if working.is_inside():
+            raise Invalid("a handler cannot wait for its own end: call worker.drain()")
+        try:
+            await asyncio.wait_for(self._ended.wait(), None if limit is None else limit / 1000)
+        except TimeoutError:
+            working.stop()
+            await self._ended.wait()
+        if self._task is not None:
+            task, self._task = self._task, None
+            await task
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._go(self._begin(None), False))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _begin(self, wait: Seconds | None) -> Working:
+        plan = self._plan()
+        convert.maybe_millis(wait, "wait")
+        self._working = Working(self._file, plan, wait)
+        return self._working
+
+    async def _go(self, working: Working, signals: bool) -> Worked:
+        try:
+            return await working.run(signals=signals)
+        finally:
+            self._drained = True
+            self._ended.set()

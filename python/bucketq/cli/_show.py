@@ -1,0 +1,239 @@
+"""Nouns for a person: aligned tables and short words that fit 80 columns. And nouns as JSON."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from bucketq import JobDetail, JobInfo, QueueInfo, State
+from bucketq._show import STATES
+
+COLOURS: dict[State, str] = {
+    "scheduled": "cyan",
+    "ready": "blue",
+    "leased": "yellow",
+    "done": "green",
+    "dead": "red",
+    "cancelled": "bright_black",
+}
+GAP = 2
+"""Blanks between two columns."""
+LEAST = 10
+"""A column that is cut keeps this much, as long as others can be cut."""
+PREVIEW = 2000
+"""Characters of a payload shown to a person; ``--payload`` writes it whole."""
+
+
+def span(length: timedelta, *, short: bool = False) -> str:
+    """A length of time in one or two units: 350 ms, 12 s, 3 min 5 s, 2 h 10 min, 4 d 3 h; or, short, in one."""
+    seconds = length.total_seconds()
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    whole = round(seconds)
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    for index, (unit, size) in enumerate(units):
+        if whole >= size:
+            count, rest = divmod(whole, size)
+            lesser = () if short else units[index + 1 : index + 2]
+            more = "".join(f" {rest // s} {u}" for u, s in lesser if rest // s)
+            return f"{count} {unit}{more}"
+    return "0 s"
+
+
+def when(time: datetime | None, now: datetime, *, short: bool = False) -> str:
+    """A time as seen from now."""
+    if time is None:
+        return ""
+    return f"in {span(time - now, short=short)}" if time > now else f"{span(now - time, short=short)} ago"
+
+
+def size(count: int) -> str:
+    """Bytes in a unit that fits."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 10 else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def state(job: JobInfo) -> Text:
+    """The state in its colour; an expired lease says so."""
+    return Text("expired" if job.expired else job.state, style=COLOURS[job.state])
+
+
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[Text]], *, width: int, right: Collection[str], give: str
+) -> Table:
+    """Rows under a head, nothing wrapped. When they are too wide, column ``give`` and the last one are cut."""
+    longest = [max(len(name), *(len(row[i]) for row in rows)) for i, name in enumerate(head)]
+    over = sum(longest) + GAP * (len(head) - 1) - width
+    for index, least in ((len(head) - 1, LEAST), (head.index(give), LEAST), (len(head) - 1, len(head[-1]))):
+        cut = min(max(over, 0), max(longest[index] - least, 0))
+        longest[index] -= cut
+        over -= cut
+    result = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False, padding=(0, GAP - 1, 0, 0)
+    )
+    for name in head:
+        result.add_column(name, no_wrap=True, justify="right" if name in right else "left")
+    for row in rows:
+        for cell, most in zip(row, longest, strict=True):
+            cell.truncate(most, overflow="ellipsis")
+        result.add_row(*row)
+    return result
+
+
+def queues(infos: Iterable[QueueInfo], *, width: int) -> Table:
+    """One line a queue."""
+    rows: list[list[Text]] = []
+    for info in infos:
+        name = Text(info.name)
+        if info.paused:
+            name = Text.assemble(("paused ", "yellow"), name)
+        counts = [
+            Text(f"{info.counts[one]:,}", style=COLOURS[one] if info.counts[one] else "dim") for one in STATES
+        ]
+        rows.append(
+            [name, *counts, Text("" if info.oldest_ready is None else span(info.oldest_ready, short=True))]
+        )
+    head = ["queue", *STATES, "waiting"]
+    return table(head, rows, width=width, right=head[1:], give="queue")
+
+
+def jobs(infos: Iterable[JobInfo], *, with_queue: bool, width: int) -> Table:
+    """One line a job; the id is whole, for it is what other commands want."""
+    now = datetime.now(UTC)
+    rows: list[list[Text]] = []
+    for job in infos:
+        tries = Text(f"{job.attempt}/{job.max_attempts}")
+        queue = [Text(job.queue)] if with_queue else []
+        gist_of_it = Text(gist(job, now).replace("\n", " "), style="dim")
+        rows.append([Text(job.id), *queue, state(job), tries, Text(size(job.size)), gist_of_it])
+    head = ["id", *(["queue"] if with_queue else []), "state", "try", "size", "what"]
+    return table(head, rows, width=width, right=("try", "size"), give="queue" if with_queue else "what")
+
+
+def gist(job: JobInfo, now: datetime) -> str:
+    """What matters most about a job in its state, in a few words."""
+    match job.state:
+        case "dead":
+            return job.last_error or "rejected"
+        case "scheduled":
+            time = job.run_at
+        case "leased":
+            time = job.expires_at
+        case "ready":
+            time = job.enqueued_at
+        case _:
+            time = job.finished_at
+    return when(time, now, short=True)
+
+
+def moment(time: datetime, now: datetime) -> str:
+    """A time to the second, and as seen from now."""
+    return f"{time.astimezone():%Y-%m-%d %H:%M:%S}  {when(time, now)}"
+
+
+def detail(job: JobDetail) -> Table:
+    """Everything about one job, a line each."""
+    now = datetime.now(UTC)
+    result = Table.grid(padding=(0, 2, 0, 0))
+    result.add_column(style="bold", no_wrap=True)
+    result.add_column(overflow="fold")
+
+    def line(name: str, value: object) -> None:
+        if value is not None and value != "":
+            result.add_row(name, value if isinstance(value, Text) else escape(str(value)))
+
+    line("id", job.id)
+    line("queue", job.queue)
+    line("state", state(job))
+    line("attempt", f"{job.attempt} of {job.max_attempts}" + (f", run {job.run}" if job.run else ""))
+    line("priority", job.priority or None)
+    line("group", job.group)
+    line("dedup", job.dedup)
+    for key, value in job.headers.items():
+        line("header", f"{key}: {value}")
+    line("enqueued", moment(job.enqueued_at, now))
+    if job.state in {"scheduled", "ready"}:
+        line("runs", moment(job.run_at, now))
+    for name, time in (
+        ("claimed", job.claimed_at),
+        ("lease until", job.expires_at),
+        ("finished", job.finished_at),
+    ):
+        line(name, None if time is None else moment(time, now))
+    line("worker", job.worker)
+    line("fence", job.fence)
+    line("last error", job.last_error)
+    line("payload", f"{size(job.size)}, {job.content_type}")
+    line("", preview(job.payload))
+    if job.result_payload is not None:
+        line("result", f"{size(len(job.result_payload))}, {job.result_content_type}")
+        line("", preview(job.result_payload))
+    return result
+
+
+def preview(payload: bytes) -> Text:
+    """The beginning of the bytes, as text if they are text."""
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        text = payload[: PREVIEW // 2].hex(" ")
+    cut = len(text) > PREVIEW
+    safe = "".join(
+        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text[:PREVIEW]
+    )
+    return Text(safe + (" ..." if cut else ""), style="dim")
+
+
+def plain(value: Any) -> Any:
+    """A noun as JSON has it: times in ISO 8601, durations in seconds."""
+    match value:
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Mapping():
+            pairs = cast(Mapping[str, Any], value)
+            return {key: plain(part) for key, part in pairs.items()}
+        case list() | tuple():
+            return [plain(part) for part in cast(Iterable[Any], value)]
+        case JobDetail():
+            own = {one.name: plain(getattr(value, one.name)) for one in fields(JobInfo)}
+            own |= body("payload", value.payload, value.content_type)
+            if value.result_payload is not None:
+                own |= body("result", value.result_payload, value.result_content_type or "")
+            return own
+        case JobInfo() | QueueInfo():
+            return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        case _:
+            return value
+
+
+def body(name: str, payload: bytes, content_type: str) -> dict[str, Any]:
+    """Bytes in JSON: decoded where they are text or JSON, base64 where not."""
+    from bucketq._convert import decode
+    from bucketq.errors import Invalid
+
+    try:
+        decoded: Any = decode(payload, content_type)
+    except Invalid:
+        decoded = payload
+    if isinstance(decoded, bytes):
+        return {f"{name}_base64": base64.b64encode(decoded).decode(), f"{name}_type": content_type}
+    return {name: decoded, f"{name}_type": content_type}

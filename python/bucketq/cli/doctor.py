@@ -1,0 +1,163 @@
+"""The command ``doctor``: goes from the URL to a commit, step by step, and says where it stops and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import typer
+
+import bucketq
+from bucketq import Error, QueueFile
+from bucketq.cli import _show as show
+from bucketq.cli._app import EXITS, NEXT, Json, SettingsFile, Url, answer, command, out
+from bucketq.settings import load as settings_of
+
+PROBE_QUEUE = "bucketq-doctor"
+ROUNDS = 5
+
+ADVICE = {
+    "denied": "the credentials need GetObject, PutObject, DeleteObject and ListBucket on this prefix",
+    "no_such_bucket": "make the bucket or the directory, or correct the URL",
+    "unreachable": "check the endpoint, the network and the region",
+    "clock_skew": "set this machine's clock, with NTP",
+    "no_compare_and_swap": "this store cannot keep a queue file; docs/stores.md lists those that can",
+    "no_such_file": "run: bucketq init",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one step found."""
+
+    what: str
+    good: bool
+    says: str
+    advice: str | None = None
+
+
+@command("bucketq doctor --url s3://acme/jobs --thorough", "Queue file")
+def doctor(
+    thorough: Annotated[
+        bool,
+        typer.Option("--thorough", help="Race many more writers against each other: some thousand requests."),
+    ] = False,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Write nothing, and so test no writing.")
+    ] = False,
+    url: Url = None,
+    settings: SettingsFile = None,
+    json: Json = False,
+) -> None:
+    """Check settings, store, queue file and clock.
+
+    Races writers against each other and measures what a commit takes.
+    """
+    findings: list[Finding] = []
+    error = examine(findings, url, settings, thorough=thorough, read_only=read_only)
+    if json:
+        for one in findings:
+            answer({"check": one.what, "good": one.good, "says": one.says, "advice": one.advice})
+    else:
+        out.print(picture(findings), soft_wrap=False)
+    if error is not None:
+        raise typer.Exit(EXITS.get(type(error).__name__, 1))
+
+
+def picture(findings: list[Finding]) -> Any:
+    """A line a finding, and one more where there is something to do."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for one in findings:
+        table.add_row("[green]ok[/]" if one.good else "[bold red]no[/]", one.what, escape(one.says))
+        if one.advice:
+            table.add_row("", "", f"[dim]{escape(one.advice)}[/]")
+    return table
+
+
+def examine(
+    findings: list[Finding], url: str | None, source: Path | None, *, thorough: bool, read_only: bool
+) -> Error | None:
+    """The steps, until one fails; the error it failed with."""
+
+    def step(what: str, look: Callable[[], str]) -> Error | None:
+        try:
+            findings.append(Finding(what, True, look()))
+        except Error as error:
+            advice = ADVICE.get(error.code) or NEXT.get(type(error).__name__)
+            findings.append(Finding(what, False, str(error), advice))
+            return error
+        return None
+
+    error = step("settings", lambda: told(source))
+    if error is None and not read_only:
+        error = step("store", lambda: probed(url, source, thorough=thorough))
+    if error is not None:
+        return error
+    opened: list[QueueFile] = []
+    error = step("queue file", lambda: opening(opened, url, source, read_only=read_only))
+    if error is not None:
+        return error
+    with opened[0] as file:
+        error = step("state", lambda: state(file))
+        if read_only:
+            return error
+        return error or step("commits", lambda: writing(file)) or step("clock", lambda: clock(file))
+
+
+def told(source: Path | None) -> str:
+    """Which settings are not the defaults; values are nobody's business."""
+    found = settings_of(source)
+    found.pop("url", None)
+    return ", ".join(found) if found else "all at their defaults"
+
+
+def probed(url: str | None, source: Path | None, *, thorough: bool) -> str:
+    """Race writers against each other."""
+    report = bucketq.probe(url, settings=source, thorough=thorough)
+    races = f"{show.plural(report.rounds, 'round')} of {report.writers} writers in {show.span(report.took)}"
+    return (
+        f"compare-and-swap holds: {races}, {show.plural(report.conflicts, 'write')} refused as they should be"
+    )
+
+
+def opening(opened: list[QueueFile], url: str | None, source: Path | None, *, read_only: bool) -> str:
+    """Open it, and keep it for the next steps."""
+    begun = perf_counter()
+    file = bucketq.open(url, settings=source, create=False, read_only=read_only)
+    opened.append(file)
+    return f"{file.url} opened in {round((perf_counter() - begun) * 1000)} ms"
+
+
+def state(file: QueueFile) -> str:
+    """How much there is."""
+    now = file.stats()
+    count = sum(sum(one.counts.values()) for one in now.queues)
+    return f"commit {now.commit_seq:,}, {show.plural(len(now.queues), 'queue')}, {show.plural(count, 'job')}"
+
+
+def writing(file: QueueFile) -> str:
+    """Commit a few times and measure; leaves nothing but the name of a queue."""
+    queue = file.queue(PROBE_QUEUE)
+    times: list[float] = []
+    for _ in range(ROUNDS):
+        begun = perf_counter()
+        queue.enqueue(None, delay=3600)
+        times.append(perf_counter() - begun)
+    queue.purge(["scheduled", "ready"])
+    return f"{ROUNDS} of them, {min(times) * 1000:.0f} to {max(times) * 1000:.0f} ms each"
+
+
+def clock(file: QueueFile) -> str:
+    """The time of the newest commit, made just now by the store's clock, against this machine's."""
+    off = abs((datetime.now(UTC) - file.stats().commit_time).total_seconds())
+    return f"this machine's is {off:.1f} s from the newest commit's"

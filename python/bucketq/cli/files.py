@@ -1,0 +1,117 @@
+"""Commands about the queue file and its queues: init, stats, pause, resume, completion."""
+
+from __future__ import annotations
+
+import threading
+from typing import Annotated, Any
+
+import typer
+
+from bucketq import QueueFile, Stats
+from bucketq.cli import _show as show
+from bucketq.cli._app import Json, QueueName, SettingsFile, Url, answer, command, opened, out, say
+
+EVERY = 2.0
+"""Seconds between two looks of ``stats --watch`` unless told otherwise."""
+
+
+@command("bucketq init --url s3://acme/jobs", "Queue file")
+def init(url: Url = None, settings: SettingsFile = None, json: Json = False) -> None:
+    """Make the queue file, if there is none."""
+    with opened(url, settings, create=True) as file:
+        stats = file.stats()
+        if json:
+            answer({"url": file.url, "commit_seq": stats.commit_seq})
+        else:
+            say(f"{file.url} is there, at commit {stats.commit_seq:,}")
+
+
+@command("bucketq stats --watch", "Queue file")
+def stats(
+    queue: Annotated[str | None, typer.Argument(help="Only this queue.", show_default=False)] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = EVERY,
+    url: Url = None,
+    settings: SettingsFile = None,
+    json: Json = False,
+) -> None:
+    """How many jobs each queue has in each state."""
+    with opened(url, settings) as file:
+        if not watch:
+            now = file.stats()
+            answer(facts(now, queue)) if json else out.print(picture(file, now, queue), soft_wrap=False)
+        elif json or not out.is_terminal:
+            while True:
+                answer(facts(file.stats(), queue))
+                threading.Event().wait(every)
+        else:
+            from rich.live import Live
+
+            with Live(console=out, auto_refresh=False) as live:
+                while True:
+                    live.update(picture(file, file.stats(), queue), refresh=True)
+                    threading.Event().wait(every)
+
+
+def chosen(now: Stats, queue: str | None) -> list[Any]:
+    """The queues asked for."""
+    return [one for one in now.queues if queue in {None, one.name}]
+
+
+def facts(now: Stats, queue: str | None) -> dict[str, Any]:
+    """The statistics as JSON."""
+    return {
+        "commit_seq": now.commit_seq,
+        "commit_time": show.plain(now.commit_time),
+        "pages": now.pages,
+        "free_pages": now.free_pages,
+        "queues": show.plain(chosen(now, queue)),
+    }
+
+
+def picture(file: QueueFile, now: Stats, queue: str | None) -> Any:
+    """The statistics for a person."""
+    from rich.console import Group
+    from rich.text import Text
+
+    found = chosen(now, queue)
+    head = Text(f"{file.url}  ", style="bold")
+    facts = (
+        f"commit {now.commit_seq:,} · {show.size(now.pages * 4096)} · {now.commit_time.astimezone():%H:%M:%S}"
+    )
+    head.append(facts, style="not bold dim")
+    return Group(
+        head, Text(), show.queues(found, width=out.width) if found else Text("no queues yet", style="dim")
+    )
+
+
+@command("bucketq pause emails", "Queue file")
+def pause(queue: QueueName, url: Url = None, settings: SettingsFile = None, json: Json = False) -> None:
+    """Claims get nothing from the queue until it is resumed."""
+    with opened(url, settings) as file:
+        file.queue(queue).pause()
+    answer({"queue": queue, "paused": True}) if json else say(f"{queue} is paused")
+
+
+@command("bucketq resume emails", "Queue file")
+def resume(queue: QueueName, url: Url = None, settings: SettingsFile = None, json: Json = False) -> None:
+    """Claims get jobs from the queue again."""
+    with opened(url, settings) as file:
+        file.queue(queue).resume()
+    answer({"queue": queue, "paused": False}) if json else say(f"{queue} goes on")
+
+
+@command('eval "$(bucketq completion bash)"', "Queue file")
+def completion(
+    shell: Annotated[str, typer.Argument(help="bash, zsh, fish or powershell.", show_default=False)],
+    json: Json = False,
+) -> None:
+    """Print the script that completes commands in a shell."""
+    from typer.completion import get_completion_script  # pyright: ignore[reportPrivateImportUsage]
+
+    from bucketq import Invalid
+
+    if shell not in {"bash", "zsh", "fish", "powershell"}:
+        raise Invalid(f"there is no completion for {shell!r}: use bash, zsh, fish or powershell")
+    script = get_completion_script(prog_name="bucketq", complete_var="_BUCKETQ_COMPLETE", shell=shell)
+    answer({"shell": shell, "script": script}) if json else print(script)  # noqa: T201

@@ -1,0 +1,276 @@
+"""Commands about jobs: enqueue, ls, show, requeue, cancel, purge."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, cast
+
+import typer
+
+from bucketq import Invalid, New, NotFound, QueueFile, State
+from bucketq._convert import nearest
+from bucketq._show import STATES
+from bucketq.cli import _show as show
+from bucketq.cli._app import (
+    JobId,
+    Json,
+    QueueName,
+    SettingsFile,
+    Url,
+    answer,
+    command,
+    err,
+    opened,
+    out,
+    say,
+)
+
+StateNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        "-s",
+        help="Only jobs in this state; may be repeated.",
+        show_default=False,
+        autocompletion=lambda: STATES,
+    ),
+]
+
+
+@command("""bucketq enqueue emails '{"to": "ada@example.org"}' --delay 60""", "Jobs")
+def enqueue(
+    queue: QueueName,
+    data: Annotated[
+        str | None,
+        typer.Argument(help="The data: JSON, or else text. - reads standard input.", show_default=False),
+    ] = None,
+    lines: Annotated[
+        Path | None,
+        typer.Option("--lines", help="Many jobs: a file with one JSON value a line; - for standard input."),
+    ] = None,
+    delay: Annotated[
+        float | None, typer.Option(help="Seconds from now before it runs.", show_default=False)
+    ] = None,
+    priority: Annotated[int, typer.Option(help="Lower runs first.")] = 0,
+    attempts: Annotated[
+        int | None, typer.Option(help="Attempts before it is dead.", show_default=False)
+    ] = None,
+    dedup: Annotated[
+        str | None, typer.Option(help="A key that keeps a second one out.", show_default=False)
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Jobs of a group run one at a time.", show_default=False)
+    ] = None,
+    content_type: Annotated[str | None, typer.Option(help="What the data are.", show_default=False)] = None,
+    url: Url = None,
+    settings: SettingsFile = None,
+    json: Json = False,
+) -> None:
+    """Put a job into a queue, or many."""
+    given = {
+        "delay": delay,
+        "priority": priority,
+        "max_attempts": attempts,
+        "dedup": dedup,
+        "group": group,
+        "content_type": content_type,
+    }
+    extras: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if (data is None) == (lines is None):
+        raise Invalid("give the data, - for standard input, or --lines FILE")
+    with opened(url, settings, create=True) as file:
+        if lines is not None:
+            if dedup is not None:
+                raise Invalid("--dedup with --lines would keep all but one of them out")
+            many(file, queue, lines, extras, as_json=json)
+            return
+        payload = sys.stdin.buffer.read() if data == "-" else data or ""
+        receipt = file.queue(queue).enqueue(meant(payload, content_type), **extras)
+    if json:
+        answer({"id": receipt.id, "deduplicated": receipt.deduplicated, "commit_seq": receipt.commit_seq})
+    else:
+        say(receipt.id + ("  [dim]was there already[/]" if receipt.deduplicated else ""))
+
+
+def meant(payload: str | bytes, content_type: str | None) -> Any:
+    """JSON as its value, text as text, other bytes as they are. A content type is taken by its word."""
+    if isinstance(payload, bytes):
+        try:
+            payload = payload.decode()
+        except UnicodeDecodeError:
+            return payload
+    if content_type is not None:
+        return payload.encode()
+    try:
+        return jsonlib.loads(payload)
+    except ValueError:
+        return payload
+
+
+def many(file: QueueFile, queue: str, path: Path, extras: dict[str, Any], *, as_json: bool) -> None:
+    """Enqueue each line, with a progress bar where somebody looks."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    if str(path) == "-":
+        total, stream = None, sys.stdin.buffer
+    else:
+        try:
+            stream = path.open("rb")
+        except OSError as error:
+            raise Invalid(f"{path} cannot be read: {error.strerror}") from error
+        total = sum(1 for line in stream if line.strip())
+        stream.seek(0)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=err,
+        disable=as_json or not err.is_terminal,
+    )
+    with stream, bar:
+        task = bar.add_task(queue, total=total)
+        receipts = file.queue(queue).enqueue_many(
+            news(stream, path, extras), progress=lambda done: bar.update(task, completed=done)
+        )
+    answer({"enqueued": len(receipts)}) if as_json else say(f"{show.plural(len(receipts), 'job')} in {queue}")
+
+
+def news(stream: BinaryIO, path: Path, extras: dict[str, Any]) -> Iterator[New]:
+    """A job a line; empty lines do not count."""
+    for number, line in enumerate(stream, 1):
+        if line.strip():
+            try:
+                value = jsonlib.loads(line)
+            except ValueError as error:
+                # Not with the line itself: what is enqueued is nobody else's business.
+                raise Invalid(f"line {number} of {path} is not JSON") from error
+            yield New(value, **extras)
+
+
+@command("bucketq ls emails --state dead", "Jobs")
+def ls(
+    queue: Annotated[str | None, typer.Argument(help="Only this queue.", show_default=False)] = None,
+    state: StateNames = None,
+    group: Annotated[str | None, typer.Option(help="Only this group.", show_default=False)] = None,
+    expired: Annotated[bool, typer.Option("--expired", help="Only those whose lease has run out.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1)] = 50,
+    after: Annotated[int | None, typer.Option(help="Where the last page ended.", show_default=False)] = None,
+    url: Url = None,
+    settings: SettingsFile = None,
+    json: Json = False,
+) -> None:
+    """List jobs, oldest first."""
+    with opened(url, settings) as file:
+        found: list[Any] = []
+        while True:
+            page = file.list(
+                states(state),
+                queue=queue,
+                group=group,
+                expired=expired,
+                after=after,
+                limit=min(limit - len(found), 1000),
+            )
+            found += page.jobs
+            after = page.next
+            if after is None or len(found) >= limit:
+                break
+    if json:
+        for job in found:
+            answer(show.plain(job))
+    elif found:
+        out.print(show.jobs(found, with_queue=queue is None, width=out.width), soft_wrap=False)
+        if after is not None:
+            err.print(f"there are more: --after {after}", style="dim")
+    else:
+        err.print("no such jobs", style="dim")
+
+
+@command("bucketq show 0192f0c1-...", "Jobs", name="show")
+def show_job(
+    id: JobId,
+    payload: Annotated[bool, typer.Option("--payload", help="Write only the payload, as it is.")] = False,
+    result: Annotated[bool, typer.Option("--result", help="Write only the result, as it is.")] = False,
+    url: Url = None,
+    settings: SettingsFile = None,
+    json: Json = False,
+) -> None:
+    """Everything about one job."""
+    with opened(url, settings) as file:
+        job = file.get(id)
+    if job is None:
+        raise NotFound(f"there is no job {id}", "no_such_job")
+    if payload or result:
+        sys.stdout.buffer.write(job.payload if payload else job.result_payload or b"")
+        sys.stdout.buffer.flush()
+    elif json:
+        answer(show.plain(job))
+    else:
+        out.print(show.detail(job), soft_wrap=False)
+
+
+@command("bucketq requeue 0192f0c1-...", "Jobs")
+def requeue(id: JobId, url: Url = None, settings: SettingsFile = None, json: Json = False) -> None:
+    """Give a finished job a fresh life at the end of the line."""
+    with opened(url, settings) as file:
+        run = found(file, id).requeue(id)
+    answer({"id": id, "run": run}) if json else say(f"{id} is ready again, run {run}")
+
+
+@command("bucketq cancel 0192f0c1-...", "Jobs")
+def cancel(
+    id: JobId,
+    leased: Annotated[bool, typer.Option("--leased", help="Even if somebody works on it.")] = False,
+    url: Url = None,
+    settings: SettingsFile = None,
+    json: Json = False,
+) -> None:
+    """Take a job back before it is finished."""
+    with opened(url, settings) as file:
+        was = found(file, id).cancel(id, leased=leased)
+    answer({"id": id, "was": was}) if json else say(f"{id} is cancelled, it was {was}")
+
+
+def states(names: list[str] | None) -> list[State]:
+    """The states of these names."""
+    for name in names or ():
+        if name not in STATES:
+            raise Invalid(f"there is no state {name!r}: {nearest(name, STATES)}")
+    return cast(list[State], names or [])
+
+
+def found(file: QueueFile, id: str) -> Any:
+    """The queue of the job."""
+    job = file.get(id)
+    if job is None:
+        raise NotFound(f"there is no job {id}", "no_such_job")
+    return file.queue(job.queue)
+
+
+@command("bucketq purge emails --state done --yes", "Jobs")
+def purge(
+    queue: QueueName,
+    state: StateNames = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+    settings: SettingsFile = None,
+    json: Json = False,
+) -> None:
+    """Delete jobs of a queue by their state; asks first."""
+    chosen = states(state)
+    if not chosen:
+        raise Invalid(f"name the states to delete: --state done; there are {', '.join(STATES)}")
+    with opened(url, settings) as file:
+        counts = file.queue(queue).counts().counts
+        count = sum(counts[one] for one in set(chosen))
+        what = f"{show.plural(count, 'job')} of {queue}"
+        if not yes and not sys.stdin.isatty():
+            raise Invalid(f"{what} would be deleted: say --yes where nobody can be asked")
+        if not yes:
+            typer.confirm(f"Delete {what}: {', '.join(chosen)}?", abort=True, err=True)
+        deleted = file.queue(queue).purge(chosen)
+    answer({"queue": queue, "deleted": deleted}) if json else say(f"{show.plural(deleted, 'job')} deleted")

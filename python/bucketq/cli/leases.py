@@ -1,0 +1,145 @@
+"""Commands about jobs under a lease: claim, ack, nack, extend. The token that claim answers with is the proof."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from bucketq import Invalid, State
+from bucketq._lease import Lease, keep
+from bucketq.cli import _show as show
+from bucketq.cli._app import (
+    JobId,
+    Json,
+    QueueName,
+    SettingsFile,
+    Url,
+    answer,
+    command,
+    complain,
+    err,
+    opened,
+    out,
+    say,
+)
+from bucketq.cli.jobs import meant
+
+Token = Annotated[str, typer.Argument(help="The token that claim answered with.", show_default=False)]
+NO_JOB = 3
+"""The exit code of a claim that found nothing: that of NotFound."""
+
+
+@command("bucketq claim emails --lease 300 --json", "Work")
+def claim(
+    queue: QueueName,
+    lease: Annotated[float, typer.Option(help="Seconds for which nobody else gets it.")] = 60,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for a job.")] = 0,
+    worker: Annotated[str | None, typer.Option(help="Who works on it.", show_default=False)] = None,
+    payload: Annotated[bool, typer.Option("--payload", help="Write only the payload, as it is.")] = False,
+    url: Url = None,
+    settings: SettingsFile = None,
+    json: Json = False,
+) -> None:
+    """Take a job out for work.
+
+    End it with ack or nack, its id and the token. Exit code 3: there is no job.
+    """
+    with opened(url, settings) as file:
+        job = file.queue(queue).claim_one(lease=lease, wait=wait, worker=worker)
+        if job is None:
+            if not json:
+                complain(f"no job in {queue}")
+            raise typer.Exit(NO_JOB)
+        token = keep(job)
+        if json:
+            body = show.body("payload", job.payload, job.content_type)
+            facts = {
+                "id": job.id,
+                "token": token,
+                "queue": job.queue,
+                "attempt": job.attempt,
+                "fence": job.fence,
+            }
+            answer(facts | {"headers": dict(job.headers)} | body)
+        elif payload:
+            err.print(f"{job.id} {token}")
+            sys.stdout.buffer.write(job.payload)
+            sys.stdout.buffer.flush()
+        else:
+            from rich.table import Table
+
+            table = Table.grid(padding=(0, 2, 0, 0))
+            for name, value in (
+                ("id", job.id),
+                ("token", token),
+                ("attempt", f"{job.attempt} of {job.max_attempts}"),
+            ):
+                table.add_row(f"[bold]{name}[/]", value)
+            table.add_row("[bold]payload[/]", show.preview(job.payload))
+            out.print(table, soft_wrap=False)
+
+
+@command("bucketq ack 0192f0c1-... 6f1c... --result '{\"sent\": true}'", "Work")
+def ack(
+    id: JobId,
+    token: Token,
+    result: Annotated[
+        str | None, typer.Option(help="What came of it: JSON, or else text.", show_default=False)
+    ] = None,
+    url: Url = None,
+    settings: SettingsFile = None,
+    json: Json = False,
+) -> None:
+    """The job is done."""
+    with opened(url, settings) as file:
+        Lease(file, id, token).ack(result=None if result is None else meant(result, None))
+    answer({"id": id, "state": "done"}) if json else say(f"{id} is done")
+
+
+@command('bucketq nack 0192f0c1-... 6f1c... --error "no answer" --delay 30', "Work")
+def nack(
+    id: JobId,
+    token: Token,
+    error: Annotated[str | None, typer.Option(help="Why it failed.", show_default=False)] = None,
+    delay: Annotated[
+        float | None, typer.Option(help="Seconds before it runs again.", show_default=False)
+    ] = None,
+    reject: Annotated[bool, typer.Option("--reject", help="It can never succeed: dead at once.")] = False,
+    release: Annotated[
+        bool, typer.Option("--release", help="Give it back: the attempt does not count.")
+    ] = False,
+    url: Url = None,
+    settings: SettingsFile = None,
+    json: Json = False,
+) -> None:
+    """The attempt failed: the job runs again later, or is dead."""
+    if reject and release:
+        raise Invalid("--reject and --release exclude each other: give one of them")
+    with opened(url, settings) as file:
+        lease = Lease(file, id, token)
+        if reject:
+            lease.reject(error)
+            state: State = "dead"
+        elif release:
+            lease.release()
+            state = "ready"
+        else:
+            state = lease.nack(error, delay=delay)
+    answer({"id": id, "state": state}) if json else say(f"{id} is {state}")
+
+
+@command("bucketq extend 0192f0c1-... 6f1c... 300", "Work")
+def extend(
+    id: JobId,
+    token: Token,
+    lease: Annotated[float, typer.Argument(help="Seconds from now.", show_default=False)],
+    url: Url = None,
+    settings: SettingsFile = None,
+    json: Json = False,
+) -> None:
+    """Hold a claimed job for longer."""
+    with opened(url, settings) as file:
+        Lease(file, id, token).extend(lease)
+    answer({"id": id, "lease": lease}) if json else say(f"{id} is held for {lease:g} s from now")

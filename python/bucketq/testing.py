@@ -1,0 +1,112 @@
+"""For tests of programs that use bucketq: a queue file of one's own, a clock that jumps, and what was enqueued.
+
+>>> from bucketq import testing
+>>> clock = testing.Clock()
+>>> with testing.open(clock=clock) as file:
+...     receipt = file.queue("emails").enqueue({"to": "ada"}, delay=3600)
+...     [job] = testing.assert_enqueued(file, "emails", {"to": "ada"})
+...     early = file.queue("emails").claim_one()
+...     clock.advance(3600)
+...     early, file.queue("emails").claim_one().id == job.id
+(None, True)
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Unpack
+
+from bucketq import _convert as convert
+from bucketq import _native
+from bucketq._twin import plain
+from bucketq.file import QueueFile
+from bucketq.types import JobDetail, Seconds, Settings
+
+if TYPE_CHECKING:
+    from bucketq import aio
+
+__all__ = ["ANY", "Clock", "assert_enqueued", "open", "open_aio"]
+
+
+class Anything:
+    def __repr__(self) -> str:
+        return "ANY"
+
+
+ANY: Any = Anything()
+"""Any data, for ``assert_enqueued``."""
+
+
+class Clock:
+    """A clock for queue files of tests: runs as the machine's does, and jumps when told to.
+
+    Leases of held jobs are not extended on such a clock: they run out when it says so.
+    """
+
+    def __init__(self) -> None:
+        self._clock = _native.Clock()
+
+    def advance(self, by: Seconds) -> None:
+        """Jump ahead."""
+        self._clock.advance(convert.millis(by, "by"))
+
+    @property
+    def now(self) -> datetime:
+        """What it says."""
+        return convert.time(self._clock.now_ms())
+
+
+def open(*, clock: Clock | None = None, **settings: Unpack[Settings]) -> QueueFile:
+    """A fresh queue file in memory that no other handle shares; it is gone when it is closed."""
+    return QueueFile(
+        _native.open_test(convert.native_settings(settings), clock and clock._clock).wait(), "a test"
+    )
+
+
+async def open_aio(*, clock: Clock | None = None, **settings: Unpack[Settings]) -> aio.QueueFile:
+    """As ``open``, for ``bucketq.aio``."""
+    from bucketq import aio
+
+    file = await _native.open_test(convert.native_settings(settings), clock and clock._clock)
+    return aio.QueueFile(file, "a test")
+
+
+def assert_enqueued(
+    file: QueueFile | aio.QueueFile, queue: str, data: Any = ANY, *, times: int = 1, **fields: object
+) -> list[JobDetail]:
+    """Fail unless the queue has ``times`` jobs with these data and fields of ``JobDetail``. Answers them, oldest first.
+
+    Their state does not matter unless it is one of the fields. A file of ``bucketq.aio`` will do; nothing is awaited.
+    """
+    __tracebackhide__ = True  # pytest shows the test's own line.
+    for name in fields:
+        if name not in JobDetail.__dataclass_fields__:
+            raise TypeError(f"a job has no {name!r}: {convert.nearest(name, JobDetail.__dataclass_fields__)}")
+    there = jobs(plain(file), queue)
+    found = [job for job in there if matches(job, data, fields)]
+    if len(found) == times:
+        return found
+    wanted = "".join(f", {name}={value!r}" for name, value in fields.items())
+    listed = "".join(f"\n  {job.state}: {job.data!r}" for job in there) or " nothing"
+    raise AssertionError(
+        f"{len(found)} of {times} jobs in {queue!r} with data={data!r}{wanted}; there is:{listed}"
+    )
+
+
+def jobs(file: QueueFile, queue: str) -> list[JobDetail]:
+    """All jobs of the queue with their bytes."""
+    found: list[JobDetail] = []
+    after = None
+    while True:
+        page = file.list(queue=queue, after=after, limit=1000)
+        found += [detail for job in page.jobs if (detail := file.get(job.id)) is not None]
+        after = page.next
+        if after is None:
+            return found
+
+
+def matches(job: JobDetail, data: Any, fields: dict[str, object]) -> bool:
+    """True if the job has these data and fields."""
+    return (data is ANY or job.data == data) and all(
+        getattr(job, name) == value for name, value in fields.items()
+    )

@@ -1,0 +1,240 @@
+"""Workers: functions and coroutines that handle the jobs of queues, several at a time.
+
+>>> import bucketq
+>>> from bucketq import Worker
+>>> with bucketq.open("memory://worker-example") as file:
+...     worker = Worker(file, concurrency=4)
+...     @worker.handles("sums")
+...     def add(job):
+...         return sum(job.data)
+...     receipt = file.queue("sums").enqueue([1, 2, 3])
+...     worked = worker.run(wait=0)  # until there is nothing to do; without ``wait``, until it is drained
+...     file.queue("sums").wait(receipt.id).result
+6
+
+``bucketq.aio`` has a worker with the same names for a loop that runs already. docs/workers.md tells the rest.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from bucketq import _convert as convert
+from bucketq._job import LEASE
+from bucketq._twin import awaitable
+from bucketq.errors import Closed, Invalid
+
+if TYPE_CHECKING:
+    from bucketq._working import Working
+    from bucketq.file import QueueFile
+    from bucketq.types import Seconds
+
+__all__ = ["Reject", "Worked", "Worker"]
+
+Handler = Callable[[Any], Any]
+H = TypeVar("H", bound=Handler)
+
+
+class Reject(Exception):
+    """Raised by a handler: the job can never succeed and is dead at once, with this text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """What a worker has done, in jobs."""
+
+    done: int = 0
+    """Handled without an exception."""
+    failed: int = 0
+    """Attempts that ended with an exception."""
+    rejected: int = 0
+    """Dead at once, by Reject."""
+    released: int = 0
+    """Given back unharmed when the worker was stopped."""
+    lost: int = 0
+    """Their lease was gone at the end: somebody else may have them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a worker works."""
+
+    concurrency: int
+    lease: Seconds
+    name: str
+    queues: tuple[str, ...]
+    handlers: dict[str, Handler]
+
+
+class WorkerBase:
+    """The handlers, and how they are to be run: what blocking and asyncio workers have in common."""
+
+    def __init__(
+        self,
+        file: Any,
+        *,
+        concurrency: int = 8,
+        queues: Iterable[str] | None = None,
+        lease: Seconds = LEASE,
+        name: str | None = None,
+    ) -> None:
+        """``concurrency`` jobs at a time, of ``queues`` or of all that have a handler."""
+        self._file = file
+        self._concurrency = convert.whole(concurrency, "concurrency", 1, 10_000)
+        self._queues = None if queues is None else tuple(convert.names(queues, "queues"))
+        self._lease = lease
+        convert.millis(lease, "lease")
+        self._name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self._handlers: dict[str, Handler] = {}
+        self._working: Working | None = None
+        self._drained = False
+
+    def handles(self, *queues: str) -> Callable[[H], H]:
+        """Register a function or a coroutine function for the jobs of these queues. It gets the job.
+
+        What it returns is kept as the job's result. An exception nacks the job with its text, Reject rejects it.
+        """
+        if not queues or not all(isinstance(queue, str) for queue in queues):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise Invalid('name the queues: @worker.handles("emails")')
+
+        def register(handler: H) -> H:
+            for queue in queues:
+                if queue in self._handlers:
+                    raise Invalid(f"queue {queue!r} has a handler already: give it one")
+                self._file.queue(queue)
+                self._handlers[queue] = handler
+            return handler
+
+        return register
+
+    @property
+    def worked(self) -> Worked:
+        """What it has done so far."""
+        return Worked() if self._working is None else self._working.worked
+
+    @property
+    def drained(self) -> bool:
+        """It claims no more: it was drained or closed."""
+        return self._drained
+
+    def drain(self) -> None:
+        """Claim no more, and end when the jobs under way are finished. Returns at once; a handler may call it."""
+        self._drained = True
+        if self._working is not None:
+            self._working.drain()
+
+    def _plan(self) -> Plan:
+        """What to work on, or a refusal."""
+        if self._drained:
+            raise Closed("this worker is drained and takes no more jobs: make a new one", "closed")
+        if self._working is not None:
+            raise Invalid("this worker runs already")
+        queues = tuple(self._handlers) if self._queues is None else self._queues
+        if not queues:
+            raise Invalid('this worker has nothing to do: register a handler with @worker.handles("emails")')
+        for queue in queues:
+            if queue not in self._handlers:
+                raise Invalid(f"queue {queue!r} has no handler: {convert.nearest(queue, self._handlers)}")
+        return Plan(self._concurrency, self._lease, self._name, queues, dict(self._handlers))
+
+    def __repr__(self) -> str:
+        stage = "drained" if self._drained else "new" if self._working is None else "running"
+        return f"<{type(self).__module__}.{type(self).__name__} for {', '.join(self._handlers) or 'nothing'}, {stage}>"
+
+
+def is_coroutine(handler: Handler) -> bool:
+    """True for what has to be awaited: a coroutine function, or an object that is called like one."""
+    return any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__)))
+
+
+class Worker(WorkerBase):
+    """Runs handlers: functions in threads, coroutines in an event loop of its own.
+
+    ``run`` keeps the thread that calls it; as a context manager it works in the background until the block is left.
+    """
+
+    def __init__(
+        self,
+        file: QueueFile,
+        *,
+        concurrency: int = 8,
+        queues: Iterable[str] | None = None,
+        lease: Seconds = LEASE,
+        name: str | None = None,
+    ) -> None:
+        """``concurrency`` jobs at a time, of ``queues`` or of all that have a handler."""
+        super().__init__(file, concurrency=concurrency, queues=queues, lease=lease, name=name)
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+
+    def run(self, *, wait: Seconds | None = None, signals: bool = True) -> Worked:
+        """Work until drained; with ``wait``, until there was no job for that long.
+
+        SIGTERM and SIGINT drain, a second one stops: jobs under way are given back. Only in the main thread.
+        """
+        working = self._begin(wait)
+        return self._go(working, signals and threading.current_thread() is threading.main_thread())
+
+    def close(self, timeout: Seconds | None = None) -> None:
+        """Drain and wait. After ``timeout``, stop: jobs under way are given back.
+
+        A coroutine is cancelled. A function cannot be: it goes on in its thread, and ``job.ended`` tells it.
+        """
+        limit = convert.maybe_millis(timeout, "timeout")
+        self.drain()
+        working = self._working
+        if working is None:
+            return
+        if working.is_inside():
+            raise Invalid("a handler cannot wait for its own end: call worker.drain()")
+        if not self._ended.wait(None if limit is None else limit / 1000):
+            working.stop()
+            self._ended.wait()
+        if self._thread is not None:
+            self._thread.join()
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
+
+    def __enter__(self) -> Self:
+        working = self._begin(None)
+
+        def work() -> None:
+            try:
+                self._go(working, False)
+            except BaseException as error:
+                self._error = error
+
+        self._thread = threading.Thread(target=work, name="bucketq-worker", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _begin(self, wait: Seconds | None) -> Working:
+        plan = self._plan()
+        convert.maybe_millis(wait, "wait")
+        from bucketq._working import Working
+
+        self._working = Working(awaitable(self._file), plan, wait)
+        return self._working
+
+    def _go(self, working: Working, signals: bool) -> Worked:
+        import asyncio
+
+        try:
+            return asyncio.run(working.run(signals=signals))
+        finally:
+            self._drained = True
+            self._ended.set()

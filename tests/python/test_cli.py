@@ -1,0 +1,314 @@
+"""The command, driven as a process: what it prints, what it answers in JSON, and its exit codes."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import bucketq
+from bucketq import _native
+from bucketq.cli import main
+from servers import BUCKET
+
+TIMEOUT = 60
+LONG = "a-queue-with-quite-a-name-that-hardly-fits"
+COMMANDS = [
+    *(
+        "init",
+        "stats",
+        "pause",
+        "resume",
+        "completion",
+        "enqueue",
+        "ls",
+        "show",
+        "requeue",
+        "cancel",
+        "purge",
+    ),
+    *("claim", "ack", "nack", "extend", "worker", "doctor"),
+]
+EXITS = {python: code for _, _, python, code, _ in _native.kinds()}
+
+
+class Command:
+    """Runs ``bucketq`` on one queue file, in one directory: as a process, or here, which is faster."""
+
+    def __init__(self, url, directory, run):
+        self.directory = directory
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("BUCKETQ_")}
+        self.environ = inherited | {"BUCKETQ_URL": url, "COLUMNS": "80", "NO_COLOR": "1"}
+        self.run = run
+
+    def __call__(self, *words, given="", exits=0):
+        code, out, self.err = self.run(self, words, given)
+        assert code == exits, self.err
+        return out
+
+    def json(self, *words, given="", exits=0):
+        return [json.loads(line) for line in self(*words, "--json", given=given, exits=exits).splitlines()]
+
+    def fails(self, kind, *words, given=""):
+        """What it complains about when it fails like this."""
+        self(*words, given=given, exits=EXITS[kind])
+        return self.err
+
+    def start(self, *words):
+        program = [sys.executable, "-m", "bucketq", *words]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        return subprocess.Popen(program, cwd=self.directory, env=self.environ, text=True, **pipes)
+
+
+def as_process(command, words, given):
+    process = command.start(*words)
+    out, err = process.communicate(given, timeout=TIMEOUT)
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def process(tmp_path):
+    return Command(str(tmp_path / "jobs"), tmp_path, as_process)
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    def here(command, words, given):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "environ", command.environ)
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+            patch.chdir(command.directory)
+            code = main(words)
+        return code, *capsys.readouterr()
+
+    return Command(str(tmp_path / "jobs"), tmp_path, here)
+
+
+def test_every_command_has_a_help_with_an_example(command):
+    every = command("--help")
+    assert all(f" {name} " in every for name in COMMANDS)
+    for name in COMMANDS:
+        text = command(name, "--help")
+        assert "Example:" in text, name
+        assert "--json" in text, name
+        assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_job_from_enqueue_to_its_result(process):
+    process("init")
+    id = process("enqueue", "emails", '{"to": "ada"}').strip()
+    (listed,) = process.json("ls", "emails")
+    assert (listed["id"], listed["state"]) == (id, "ready")
+    (claimed,) = process.json("claim", "emails", "--lease", "60", "--worker", "me")
+    assert (claimed["id"], claimed["payload"], claimed["attempt"]) == (id, {"to": "ada"}, 1)
+    process("extend", id, claimed["token"], "120")
+    assert process("ack", id, claimed["token"], "--result", '{"sent": true}') == f"{id} is done\n"
+    (shown,) = process.json("show", id)
+    assert (shown["state"], shown["result"], shown["worker"]) == ("done", {"sent": True}, "me")
+    assert process("show", id, "--payload") == '{"to":"ada"}'
+    assert "ada" in process("show", id)
+
+
+def test_ending_a_claimed_job_in_every_other_way(command):
+    ids = [command("enqueue", "q", str(n), "--attempts", "2").strip() for n in range(3)]
+    endings = [
+        (["--error", "no answer", "--delay", "60"], "scheduled"),
+        (["--reject"], "dead"),
+        (["--release"], "ready"),
+    ]
+    for id, (options, state) in zip(ids, endings, strict=True):
+        (claimed,) = command.json("claim", "q")
+        assert claimed["id"] == id
+        assert command.json("nack", id, claimed["token"], *options) == [{"id": id, "state": state}]
+    assert "no answer" in command("show", ids[0])
+
+
+def test_a_wrong_token_is_a_lost_lease(command):
+    id = command("enqueue", "q", "1").strip()
+    command("claim", "q")
+    error = json.loads(command.fails("LeaseLost", "ack", id, "1" * 32, "--json"))
+    assert error["error"] == "LeaseLost"
+    assert "32 hexadecimal" in command.fails("Invalid", "ack", id, "xyz")
+
+
+def test_exit_codes_are_those_of_the_error_table(command):
+    assert "no_such_file" in command.fails("NotFound", "ls")
+    command("init")
+    assert "there is no job" in command.fails("NotFound", "show", "01" * 16)
+    assert command("claim", "q", exits=EXITS["NotFound"]) == ""
+    assert "give the data" in command.fails("Invalid", "enqueue", "q")
+    assert "Missing argument" in command.fails("Invalid", "show")
+    assert "No such command" in command.fails("Invalid", "shwo")
+    assert "did you mean done" in command.fails("Invalid", "purge", "q", "-s", "doen")
+    assert "bucket" in command.fails("Invalid", "ls", "--url", "s3:nothing")
+    command.environ["BUCKETQ_URL"] = ""
+    assert "BUCKETQ_URL" in command.fails("Invalid", "ls")
+
+
+def test_many_jobs_from_lines(command):
+    lines = "".join(f'{{"n": {n}}}\n' for n in range(2500)) + "\n"
+    (command.directory / "jobs.jsonl").write_text(lines)
+    assert command("enqueue", "q", "--lines", "jobs.jsonl") == "2,500 jobs in q\n"
+    assert command.json("enqueue", "q", "--lines", "-", given="1\n2\n") == [{"enqueued": 2}]
+    assert len(command.json("ls", "q", "-n", "2000")) == 2000
+    secret = '{"password": "hunter2"\n'
+    assert "hunter2" not in command.fails("Invalid", "enqueue", "q", "--lines", "-", given=secret)
+    assert "line 1 of -" in command.err
+
+
+def test_data_are_json_or_text_or_bytes(command):
+    for words, given, expected in [
+        (["plain words"], "", {"payload": "plain words", "payload_type": "text/plain"}),
+        (["[1, 2]"], "", {"payload": [1, 2], "payload_type": "application/json"}),
+        (["-"], "from a pipe", {"payload": "from a pipe", "payload_type": "text/plain"}),
+        (["<x/>", "--content-type", "text/xml"], "", {"payload": "<x/>", "payload_type": "text/xml"}),
+    ]:
+        command("enqueue", "q", *words, given=given)
+        (claimed,) = command.json("claim", "q")
+        assert claimed | expected == claimed
+
+
+def test_looking_after_jobs(command):
+    first, second = (command("enqueue", "q", "1").strip() for _ in range(2))
+    assert command.json("cancel", first) == [{"id": first, "was": "ready"}]
+    assert command.json("requeue", first) == [{"id": first, "run": 1}]
+    command("cancel", second)
+    assert "say --yes" in command.fails("Invalid", "purge", "q", "-s", "cancelled")
+    assert command("purge", "q", "-s", "cancelled", "--yes") == "1 job deleted\n"
+    command("pause", "q")
+    assert "paused" in command("stats")
+    command("claim", "q", exits=EXITS["NotFound"])
+    command("resume", "q")
+    (stats,) = command.json("stats")
+    assert stats["queues"][0]["counts"]["ready"] == 1
+    assert not stats["queues"][0]["paused"]
+
+
+def test_nothing_wraps_at_80_columns(command):
+    ids = [command("enqueue", LONG, json.dumps("x" * 300)).strip() for _ in range(2)]
+    for words in (["ls"], ["stats"], ["ls", LONG]):
+        lines = command(*words).splitlines()
+        assert max(map(len, lines)) <= 80, words
+    assert all(any(line.startswith(id) for line in command("ls").splitlines()) for id in ids)
+
+
+def test_stats_are_watched_until_ctrl_c(process):
+    process("enqueue", "q", "1")
+    watching = process.start("stats", "--watch", "--every", "0.1", "--json")
+    try:
+        first, second = (json.loads(watching.stdout.readline()) for _ in range(2))
+        assert first["commit_seq"] == second["commit_seq"]
+        watching.send_signal(signal.SIGINT)
+        watching.communicate(timeout=TIMEOUT)
+        assert watching.returncode == 130
+    finally:
+        watching.kill()
+        watching.communicate()
+
+
+WORKER = """
+import bucketq
+file = bucketq.open()
+worker = bucketq.Worker(file)
+
+@worker.handles("q")
+def work(job):
+    if job.data == "bad":
+        raise RuntimeError("it is bad")
+    return job.data
+
+nothing = 1
+"""
+
+
+def test_a_worker_of_a_module_is_run(process):
+    (process.directory / "myjobs.py").write_text(WORKER)
+    good = process("enqueue", "q", "good").strip()
+    process("enqueue", "q", "bad", "--attempts", "1")
+    assert process.json("worker", "myjobs:worker", "--wait", "0") == [
+        {"done": 1, "failed": 1, "rejected": 0, "released": 0, "lost": 0}
+    ]
+    assert "RuntimeError: it is bad" in process.err
+    assert "Traceback" not in process.err
+    assert process("show", good, "--result") == "good"
+    for name, words in [
+        ("myjobs", "module:worker"),
+        ("mine:w", "no module mine"),
+        ("myjobs:nothing", "not a worker"),
+    ]:
+        assert words in process.fails("Invalid", "worker", name)
+
+
+def test_a_worker_is_drained_by_sigterm(process):
+    (process.directory / "myjobs.py").write_text(WORKER)
+    process("init")
+    worker = process.start("worker", "myjobs:worker")
+    try:
+        assert any("working on q" in line for line in worker.stderr)
+        worker.terminate()
+        worker.communicate(timeout=TIMEOUT)
+        assert worker.returncode == 0
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+def test_the_doctor_finds_a_sound_file(command):
+    command("init")
+    found = command.json("doctor")
+    assert [one["check"] for one in found] == ["settings", "store", "queue file", "state", "commits", "clock"]
+    assert all(one["good"] for one in found)
+    assert [one["check"] for one in command.json("doctor", "--read-only")] == [
+        "settings",
+        "queue file",
+        "state",
+    ]
+    assert command.json("stats", "bucketq-doctor")[0]["queues"][0]["counts"]["scheduled"] == 0
+
+
+def test_the_doctor_says_what_to_do(command):
+    found = command.json("doctor", exits=EXITS["NotFound"])
+    assert (found[-1]["check"], found[-1]["good"], found[-1]["advice"]) == (
+        "queue file",
+        False,
+        "run: bucketq init",
+    )
+
+
+def test_the_doctor_on_s3_and_with_wrong_credentials(command, server):
+    settings = {f"BUCKETQ_{name.upper()}": value for name, value in server.settings.items()}
+    command.environ |= settings | {"BUCKETQ_URL": f"s3://{BUCKET}/doctor/jobs"}
+    command("init")
+    assert "compare-and-swap holds" in command("doctor")
+    secret = server.settings["secret_key"]
+    assert secret not in command("doctor", "--read-only") + command.err
+    command.environ["BUCKETQ_ENDPOINT"] = "http://127.0.0.1:9"
+    command.environ["BUCKETQ_DEADLINE"] = "2"
+    command("doctor", exits=EXITS["Unavailable"])
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script_for_the_shell(command, shell):
+    assert "_BUCKETQ_COMPLETE" in command("completion", shell)
+
+
+def test_completion_completes(process):
+    process.environ |= {"_BUCKETQ_COMPLETE": "complete_bash", "COMP_WORDS": "bucketq pau", "COMP_CWORD": "1"}
+    assert process().split() == ["pause"]
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    heavy = {"typer", "rich", "asyncio", "yaml", "tomllib", "pydantic"}
+    program = f"import sys, bucketq; print(sorted({heavy!r} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
+
+
+def test_the_api_sees_what_the_command_did(command):
+    id = command("enqueue", "q", '{"n": 1}', "--priority", "-5", "--group", "g", "--dedup", "d").strip()
+    assert command("enqueue", "q", '{"n": 2}', "--dedup", "d").strip() == f"{id}  was there already"
+    with bucketq.open(command.environ["BUCKETQ_URL"]) as file:
+        job = file.get(id)
+        assert (job.data, job.priority, job.group, job.dedup) == ({"n": 1}, -5, "g", "d")

@@ -1,0 +1,351 @@
+"""Workers on both faces: functions and coroutines, results, failures, drain and stop."""
+
+import asyncio
+import threading
+from datetime import timedelta
+
+import pytest
+
+import bucketq
+from both import Lifted
+from bucketq import Backoff, Closed, Corrupt, Invalid, New, Reject, Worked, aio
+from conftest import Box, memory_url
+
+LIMIT = 30
+
+
+def worker_on(file, **options):
+    """A worker of the file's own face."""
+    return (
+        Lifted(bucketq.Worker(file.blocking, **options))
+        if isinstance(file, Lifted)
+        else aio.Worker(file, **options)
+    )
+
+
+@pytest.fixture(params=["function", "coroutine"])
+def handled(request):
+    """Registers a function as it is, or as a coroutine that does the same."""
+
+    def register(worker, *queues):
+        def decorate(function):
+            async def coroutine(job):
+                return function(job)
+
+            worker.handles(*queues)(function if request.param == "function" else coroutine)
+            return function
+
+        return decorate
+
+    return register
+
+
+async def test_what_a_handler_returns_is_the_result(box, handled):
+    async with await box.open() as file:
+        worker = worker_on(file, concurrency=3)
+        handled(worker, "sums")(lambda job: sum(job.data))
+        handled(worker, "texts", "more")(lambda job: job.text.upper())
+        first = await file.queue("sums").enqueue([1, 2])
+        second = await file.queue("more").enqueue("ada")
+        assert await worker.run(wait=0) == Worked(done=2)
+        assert (await file.get(first.id)).result == 3
+        assert (await file.get(second.id)).result == "ADA"
+        assert (await file.get(first.id)).worker is not None
+
+
+async def test_a_handler_without_a_result_leaves_none(memory, handled):
+    async with await memory.open() as file:
+        worker = worker_on(file)
+        handled(worker, "q")(lambda job: None)
+        receipt = await file.queue("q").enqueue(1)
+        await worker.run(wait=0)
+        detail = await file.get(receipt.id)
+        assert (detail.state, detail.result) == ("done", None)
+
+
+async def test_an_exception_is_a_failed_attempt_and_the_policy_decides(memory, handled):
+    async with await memory.open() as file:
+        worker = worker_on(file)
+
+        @handled(worker, "q")
+        def fragile(job):
+            if job.attempt < 3:
+                raise ConnectionError(f"attempt {job.attempt}")
+            return job.attempt
+
+        receipt = await file.queue("q").enqueue(1, backoff=Backoff(base=0))
+        last = await file.queue("q").enqueue(2, backoff=Backoff(base=0), max_attempts=1)
+        assert await worker.run(wait=0) == Worked(done=1, failed=3)
+        assert (await file.get(receipt.id)).result == 3
+        dead = await file.get(last.id)
+        assert (dead.state, dead.last_error) == ("dead", "ConnectionError: attempt 1")
+
+
+async def test_reject_ends_the_job_at_once(memory, handled):
+    async with await memory.open() as file:
+        worker = worker_on(file)
+
+        @handled(worker, "q")
+        def refuse(job):
+            raise Reject("no such customer")
+
+        receipt = await file.queue("q").enqueue(1)
+        assert await worker.run(wait=0) == Worked(rejected=1)
+        detail = await file.get(receipt.id)
+        assert (detail.state, detail.last_error, detail.attempt) == ("dead", "no such customer", 1)
+
+
+@pytest.mark.parametrize("error", [StopIteration("odd"), SystemExit(3), asyncio.CancelledError("odd")])
+async def test_odd_exceptions_are_failed_attempts_too(memory, handled, error):
+    async with await memory.open() as file:
+        worker = worker_on(file)
+
+        @handled(worker, "q")
+        def odd(job):
+            raise error
+
+        await file.queue("q").enqueue(1, max_attempts=1)
+        assert await worker.run(wait=0) == Worked(failed=1)
+
+
+async def test_a_result_that_cannot_be_kept_is_a_failed_attempt(memory, handled):
+    async with await memory.open() as file:
+        worker = worker_on(file)
+        handled(worker, "q")(lambda job: object())
+        receipt = await file.queue("q").enqueue(1, max_attempts=1)
+        assert await worker.run(wait=0) == Worked(failed=1)
+        assert "JSON" in (await file.get(receipt.id)).last_error
+
+
+async def test_a_handler_may_end_its_job_itself(memory):
+    async with await memory.open() as file:
+        worker = worker_on(file)
+
+        @worker.handles("function")
+        def function(job):
+            job.ack(result="own", then=[New("coroutine", 1)])
+            return "ignored"
+
+        @worker.handles("coroutine")
+        async def coroutine(job):
+            await job.reject("own")
+
+        receipt = await file.queue("function").enqueue(1)
+        assert await worker.run(wait=0) == Worked(done=2)
+        assert (await file.get(receipt.id)).result == "own"
+        assert (await file.queue("coroutine").counts()).counts["dead"] == 1
+
+
+async def test_as_many_at_a_time_as_asked_for_and_no_more(memory):
+    async with await memory.open() as file:
+        worker = worker_on(file, concurrency=4)
+        together = threading.Barrier(4)
+        running, most = [], []
+
+        @worker.handles("q")
+        def meet(job):
+            running.append(job.id)
+            together.wait(LIMIT)  # Fails unless four are here at once.
+            most.append(len(running))
+            together.wait(LIMIT)
+            running.remove(job.id)
+
+        await file.queue("q").enqueue_many(range(8))
+        assert await worker.run(wait=0) == Worked(done=8)
+        assert max(most) == 4
+
+
+async def test_coroutines_run_at_the_same_time(memory):
+    async with await memory.open() as file:
+        worker = worker_on(file, concurrency=3)
+        here, all_here = [], asyncio.Event()
+
+        @worker.handles("q")
+        async def meet(job):
+            here.append(job)
+            if len(here) == 3:
+                all_here.set()
+            await all_here.wait()
+
+        await file.queue("q").enqueue_many(range(3))
+        assert await asyncio.wait_for(worker.run(wait=0), LIMIT) == Worked(done=3)
+
+
+async def test_only_the_queues_asked_for(memory, handled):
+    async with await memory.open() as file:
+        worker = worker_on(file, queues=["b"])
+        handled(worker, "a", "b")(lambda job: None)
+        await file.queue("a").enqueue(1)
+        await file.queue("b").enqueue(1)
+        assert await worker.run(wait=0) == Worked(done=1)
+        assert (await file.queue("a").counts()).counts["ready"] == 1
+
+
+async def test_a_worker_without_work_or_handler_says_so(memory):
+    async with await memory.open() as file:
+        with pytest.raises(Invalid, match=r"register a handler"):
+            await worker_on(file).run()
+        worker = worker_on(file, queues=["emials"])
+        worker.handles("emails")(lambda job: None)
+        with pytest.raises(Invalid, match="did you mean emails"):
+            await worker.run()
+        with pytest.raises(Invalid, match="has a handler already"):
+            worker.handles("emails")(lambda job: None)
+        with pytest.raises(Invalid, match="name the queues"):
+            worker.handles(lambda job: None)
+        with pytest.raises(Invalid, match="concurrency"):
+            worker_on(file, concurrency=0)
+
+
+async def test_a_handler_drains_its_worker_and_no_more_is_taken(memory, handled):
+    async with await memory.open() as file:
+        worker = worker_on(file, concurrency=1)
+        handled(worker, "q")(lambda job: worker.drain())
+        await file.queue("q").enqueue_many(range(3))
+        assert await worker.run() == Worked(done=1)
+        assert worker.drained
+        counts = (await file.queue("q").counts()).counts
+        assert (counts["done"], counts["ready"]) == (1, 2)
+        with pytest.raises(Closed, match="make a new one"):
+            await worker.run()
+
+
+async def test_an_idle_worker_is_drained_while_it_waits(box):
+    async with await box.open() as file:
+        worker = worker_on(file)
+        worked = threading.Event()
+
+        @worker.handles("q")
+        def work(job):
+            worked.set()
+
+        run = asyncio.create_task(worker.run())
+        await file.queue("q").enqueue(1)
+        assert await asyncio.to_thread(worked.wait, LIMIT)
+        worker.drain()
+        assert await asyncio.wait_for(run, LIMIT) == Worked(done=1)
+
+
+async def test_in_the_background_until_the_block_is_left(memory, handled):
+    async with await memory.open() as file:
+        worker = worker_on(file)
+        handled(worker, "q")(lambda job: job.data + 1)
+        async with worker:
+            receipt = await file.queue("q").enqueue(1)
+            assert (await file.queue("q").wait(receipt.id, timeout=LIMIT)).result == 2
+            with pytest.raises(Invalid, match="runs already"):
+                await worker.run()
+        assert worker.drained
+        assert worker.worked == Worked(done=1)
+
+
+async def test_close_gives_back_what_is_not_finished_in_time(memory):
+    async with await memory.open() as file:
+        worker = worker_on(file)
+        begun, release, jobs = threading.Semaphore(0), threading.Event(), []
+
+        @worker.handles("function")
+        def function(job):
+            jobs.append(job)
+            begun.release()
+            release.wait(LIMIT)
+            return "too late"
+
+        @worker.handles("coroutine")
+        async def coroutine(job):
+            jobs.append(job)
+            begun.release()
+            await asyncio.Event().wait()
+
+        receipts = [await file.queue(name).enqueue(1) for name in ("function", "coroutine")]
+        async with worker:
+            assert await asyncio.to_thread(
+                lambda: begun.acquire(timeout=LIMIT) and begun.acquire(timeout=LIMIT)
+            )
+            await worker.close(0.01)
+        assert worker.worked == Worked(released=2)
+        assert all(job.ended for job in jobs)
+        release.set()
+        for receipt in receipts:
+            detail = await file.get(receipt.id)
+            assert (detail.state, detail.attempt) == ("ready", 0)
+
+
+async def test_a_handler_cannot_close_its_own_worker(memory):
+    async with await memory.open() as file:
+        worker = worker_on(file)
+
+        @worker.handles("q")
+        def own(job):
+            worker.blocking.close()
+
+        @worker.handles("r")
+        async def other(job):
+            await worker.close()
+
+        await file.queue("q" if isinstance(worker, Lifted) else "r").enqueue(1, max_attempts=1)
+        assert await worker.run(wait=0) == Worked(failed=1)
+        page = await file.list(["dead"])
+        assert "worker.drain()" in page.jobs[0].last_error
+
+
+async def test_the_lease_is_kept_while_the_handler_works(memory):
+    async with await memory.open() as file:
+        worker = worker_on(file, lease=timedelta(milliseconds=300))
+
+        @worker.handles("q")
+        async def slow(job):
+            first = seen = job.info.expires_at
+            while (seen - first).total_seconds() < 1:
+                seen = (await file.get(job.id)).expires_at
+            return job.remaining
+
+        receipt = await file.queue("q").enqueue(1)
+        assert await asyncio.wait_for(worker.run(wait=0), LIMIT) == Worked(done=1)
+        assert 0 < (await file.get(receipt.id)).result <= 0.3
+
+
+async def test_a_job_taken_away_meanwhile_is_lost(memory, caplog):
+    async with await memory.open() as file:
+        worker = worker_on(file)
+
+        @worker.handles("q")
+        async def robbed(job):
+            await file.queue("q").cancel(job.id, leased=True)
+
+        await file.queue("q").enqueue(1)
+        assert await worker.run(wait=0) == Worked(lost=1)
+        assert "lease is lost" in caplog.text
+
+
+async def test_a_queue_file_that_is_gone_ends_the_worker(tmp_path, face):
+    async with await Box(face, str(tmp_path / "jobs"), {"poll_min": 0.01, "poll_max": 0.01}).open() as file:
+        worker = worker_on(file)
+        worker.handles("q")(lambda job: None)
+        await file.queue("r").enqueue(1)
+        (tmp_path / "jobs.head").unlink()
+        with pytest.raises(Corrupt) as failed:
+            await asyncio.wait_for(worker.run(), LIMIT)
+        assert failed.value.code == "head_missing"
+        assert worker.drained
+
+
+async def test_a_cancelled_run_gives_its_jobs_back():
+    async with await aio.open(memory_url()) as file:
+        worker = aio.Worker(file)
+        begun = asyncio.Event()
+
+        @worker.handles("q")
+        async def endless(job):
+            begun.set()
+            await asyncio.Event().wait()
+
+        receipt = await file.queue("q").enqueue(1)
+        run = asyncio.create_task(worker.run())
+        await begun.wait()
+        run.cancel()
+        assert isinstance(
+            (await asyncio.wait_for(asyncio.gather(run, return_exceptions=True), LIMIT))[0],
+            asyncio.CancelledError,
+        )
+        assert (await file.get(receipt.id)).state == "ready"
