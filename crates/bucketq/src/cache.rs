@@ -23,6 +23,9 @@ const SUFFIX: &str = ".kept";
 /// What the name of one ends with that is still being written.
 const UNFINISHED: &str = ".tmp";
 
+/// Keys remembered as served: a HEAD refers to far fewer.
+const REMEMBERED: usize = 1_024;
+
 /// Keeps what is read from and written to the store beneath. Several processes may share the directory.
 #[derive(Debug)]
 pub(crate) struct Kept {
@@ -51,6 +54,15 @@ impl Kept {
     ) -> Option<T> {
         let theirs = Arc::clone(&self.shelf);
         tokio::task::spawn_blocking(move || work(&theirs)).await.ok()
+    }
+
+    /// Whether this key was not served from the directory of late.
+    fn is_first(&self, key: &str) -> bool {
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        if served.len() >= REMEMBERED {
+            served.clear();
+        }
+        served.insert(key.to_owned())
     }
 
     async fn keep(&self, key: &str, bytes: &Bytes) {
@@ -144,7 +156,7 @@ impl Store for Kept {
         if unless.is_some() || !is_kept(key) {
             return self.inner.get(key, unless).await;
         }
-        let first = self.served.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned());
+        let first = self.is_first(key);
         let name = key.to_owned();
         if first && let Some(Some(bytes)) = self.on_shelf(move |shelf| shelf.get(&name)).await {
             return Ok(Got::Object { bytes, version: Version::new("kept"), date_ms: None });
