@@ -98,10 +98,22 @@ class Settings(TypedDict, total=False):
     """The tail that HEAD aims for, in bytes."""
     max_head: int
     """HEAD stays under this size, in bytes."""
+    base_after: int
+    """A log shorter than this gets no base, in bytes."""
+    base_codec: Literal["zstd", "none"]
+    """How bases are stored: compressed, or as SQLite files."""
+    grace: Seconds
+    """What a queue file no longer needs stays for this long, for those who are still reading it."""
     poll_min: Seconds
     """A waiting claim asks the store this often at first ..."""
     poll_max: Seconds
     """... and this often after a while."""
+    cache: str
+    """A directory of this machine that makes reopening cheap and holds a copy for ``sqlite3``."""
+    cache_bytes: int
+    """Bytes of bases and segments kept there; the longest unused go first."""
+    copy_interval: Seconds
+    """The copy there is at most this old, while the queue file moves."""
     endpoint: str
     """The S3 server, when it is not AWS."""
     region: str

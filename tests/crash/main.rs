@@ -15,8 +15,8 @@ fn plan(kills: u64, lie: Option<Lie>) -> Plan {
 
 async fn in_a_directory(plan: &Plan) -> Result<Found> {
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
-    let place = Place { url: dir.path().join("jobs").display().to_string(), s3: S3Options::default() };
-    hunt(plan, &place).await
+    let url = dir.path().join("jobs").display().to_string();
+    hunt(plan, &Place { url, s3: S3Options::default(), state: None }).await
 }
 
 fn clean(plan: &Plan, found: &Found) {
@@ -42,8 +42,36 @@ async fn killed_processes_lose_and_double_nothing_on_a_server() -> Result<()> {
     for _ in 0..2 {
         let plan = plan(55, None);
         let url = format!("s3://{BUCKET}/crash-{:x}/jobs", plan.seed);
-        clean(&plan, &hunt(&plan, &Place { url, s3: server.options() }).await?);
+        clean(&plan, &hunt(&plan, &Place { url, s3: server.options(), state: None }).await?);
     }
+    Ok(())
+}
+
+/// One process after another on the same local state; what they were told is published or pending, exactly once.
+async fn locally(lie: Option<Lie>, kills: u64, s3: S3Options, url: Option<String>) -> Result<(Plan, Found)> {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let url = url.unwrap_or_else(|| dir.path().join("jobs").display().to_string());
+    let state = Some(dir.path().join("state").display().to_string());
+    let plan = plan(kills, lie);
+    let found = hunt(&plan, &Place { url, s3, state }).await?;
+    Ok((plan, found))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_processes_in_local_mode_lose_and_double_nothing() -> Result<()> {
+    let (plan, found) = locally(None, 40, S3Options::default(), None).await?;
+    clean(&plan, &found);
+    let Some(server) = servers::s3().await else { return Ok(()) };
+    let url = format!("s3://{BUCKET}/crash-local-{:x}/jobs", plan.seed);
+    let (plan, found) = locally(None, 40, server.options(), Some(url)).await?;
+    clean(&plan, &found);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_in_local_mode_that_acknowledges_too_early_is_caught() -> Result<()> {
+    let (_, found) = locally(Some(Lie::Early), 25, S3Options::default(), None).await?;
+    assert!(!found.lost.is_empty(), "{found:?}");
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bucketq::store::Store;
 use bucketq::{Env, Host, Options, Payload, QueueFile, Result, State};
 use bucketq_tests::given::NAME;
 use bucketq_tests::ground::Ground;
@@ -15,7 +16,10 @@ fn options() -> Options {
 }
 
 async fn open(ground: &Ground, store: Option<Arc<Busy>>) -> Result<QueueFile> {
-    let store = store.map_or_else(|| ground.store(), |busy| busy);
+    let store: Arc<dyn Store> = match store {
+        Some(busy) => busy,
+        None => ground.store(),
+    };
     QueueFile::open_with(store, NAME, options(), Env::default()).await
 }
 

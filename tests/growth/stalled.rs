@@ -31,8 +31,9 @@ async fn overtaken(
     loop {
         fill(&a, 1).await?;
         jobs += 1;
-        let bases = garbage(slow.beneath()).await?.into_iter().filter(|key| key.contains(".base-")).count();
-        if bases > 0 && head(slow.beneath()).await?.base.seq == based {
+        let left = garbage(slow.beneath()).await?;
+        let waits = left.iter().any(|key| key.contains(".base-"));
+        if waits && head(slow.beneath()).await?.base.seq == based {
             break;
         }
     }

@@ -241,3 +241,33 @@ async fn who_may_only_read_sends_only_gets() -> Result<()> {
     assert_eq!((requests.puts, requests.new, requests.lists, requests.deletes), (0, 0, 0, 0));
     Ok(())
 }
+
+/// In Local mode a change is refused before it is kept here: it could never be published.
+#[tokio::test]
+async fn a_file_for_newer_writers_takes_no_local_changes() -> Result<()> {
+    for (what, change) in UNWRITABLE {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let url = dir.path().join("jobs").to_str().expect("plain").to_owned();
+        let file = QueueFile::open(&url, bucketq::Options::default()).await?;
+        file.queue("q")?.enqueue(Payload::text("ready")).await?;
+        file.close().await?;
+        let store: Arc<dyn Store> =
+            Arc::new(bucketq::store::FileStore::open(dir.path(), &bucketq::Env::default())?);
+        commit_newer(&store, sql_for(what), change).await?;
+        let before = objects(&store).await?;
+        let options = bucketq::Options {
+            mode: bucketq::Mode::Local(bucketq::Fsync::EachCommit),
+            cache: Some(dir.path().join("state")),
+            ..bucketq::Options::default()
+        };
+        let file = QueueFile::open(&url, options).await?;
+        too_new(&refused(file.queue("q")?.enqueue(Payload::text("x")).await));
+        too_new(&refused(file.claim(1).await));
+        assert_eq!(file.stats(None).await?.queues[0].counts[&State::Ready], 1);
+        assert_eq!(file.dirty()?.commits, 0, "{what}: nothing is kept that could not be published");
+        let _ = file.sync().await;
+        file.close().await?;
+        assert_eq!(objects(&store).await?, before, "{what}: nothing was written");
+    }
+    Ok(())
+}

@@ -141,8 +141,8 @@ def test_exit_codes_are_those_of_the_error_table(command):
     assert command("claim", "q", exits=EXITS["NotFound"]) == ""
     assert "give the data" in command.fails("Invalid", "enqueue", "q")
     assert "Missing argument" in command.fails("Invalid", "show")
-    assert "No such command" in command.fails("Invalid", "shwo")
-    assert "did you mean done" in command.fails("Invalid", "purge", "q", "-s", "doen")
+    assert "No such command" in command.fails("Invalid", "shows")
+    assert "did you mean done" in command.fails("Invalid", "purge", "q", "-s", "dones")
     assert "bucket" in command.fails("Invalid", "ls", "--url", "s3:nothing")
     command.environ["BUCKETQ_URL"] = ""
     assert "BUCKETQ_URL" in command.fails("Invalid", "ls")

@@ -198,6 +198,7 @@ if pid == 0:
             call()
         except bucketq.Closed as error:
             print(error.code)
+    print(job.lost, job.remaining)
     del file, q, job
     gc.collect()
     sys.exit(7)
@@ -210,7 +211,7 @@ file.close()
     out, err = child.communicate(timeout=LIMIT)
     # Python itself warns about forks of processes with threads, from 3.12 on.
     assert "Traceback" not in err
-    assert out == "closed\n" * 4 + "7 1\n"
+    assert out == "closed\n" * 4 + "True 0.0\n7 1\n"
 
 
 def test_importing_starts_no_thread_and_loads_nothing_heavy(run):

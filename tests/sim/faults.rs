@@ -218,6 +218,15 @@ fn a_bucket_notices_a_key_that_is_written_twice() {
 }
 
 #[test]
+fn a_bucket_notices_what_is_deleted_too_early() {
+    let mut bucket = Bucket::new(Lie::None, 0);
+    bucket.delete(WHO, 0, "jobs.seg-00000000-0000000000000001-0000000000000002-0000000000000003");
+    assert!(bucket.broken.is_empty(), "without a HEAD there is no floor: {:?}", bucket.broken);
+    bucket.put_new("jobs.base-00000000-0000000000000002-0000000000000003", Bytes::new());
+    assert_eq!(bucket.unreferenced().len(), 1);
+}
+
+#[test]
 fn a_bucket_notices_a_head_that_nobody_can_read() {
     let mut bucket = Bucket::new(Lie::None, 0);
     bucket.put_if(WHO, 0, "jobs.head", Bytes::from_static(b"nonsense"), None, &Rng::new(1));

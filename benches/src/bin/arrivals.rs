@@ -121,7 +121,7 @@ async fn measure(w: &Workload, length: Duration) -> Result<[f64; 3]> {
         let file = files[if w.writers > 1 { 1 + index % (w.writers - 1) } else { 0 }].clone();
         workers.spawn(work(file, seen.clone(), stop.clone(), begin, Duration::from_millis(w.work_ms)));
     }
-    let puts = || stores.iter().map(|s| s.requests()).map(|r| r.puts + r.uploads).sum::<u64>();
+    let puts = || stores.iter().map(Delayed::requests).map(|r| r.puts + r.uploads).sum::<u64>();
     let (sent, env, mut at, mut jobs) = (puts(), Env::default(), 0.0, 0_usize);
     let mut enqueues = JoinSet::new();
     while at < length.as_secs_f64() {

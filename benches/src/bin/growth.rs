@@ -91,7 +91,7 @@ async fn measure(effort: &Effort) -> Result<Value> {
     let (memory_ratio, memory) = cold::memory_ratio(large.path()).await?;
     drop((small, large));
     say("bases");
-    let (base_stall_ms, stalls) = stall::measure(effort.large, effort.rounds).await?;
+    let (base_stall_ms, beside) = stall::measure(effort.large, effort.rounds).await?;
     say("draining");
     let (stored, shrink_ratio, shrink) = shrink::measure(effort.large).await?;
     say("a very large commit");
@@ -108,7 +108,7 @@ async fn measure(effort: &Effort) -> Result<Value> {
         "memory_ratio": memory_ratio,
         "million_commit": million,
         "contention": contention,
-        "base_stall": stalls,
+        "base_stall": beside,
         "shrink": shrink,
         "memory": memory,
     }))

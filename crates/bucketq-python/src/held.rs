@@ -26,6 +26,11 @@ impl Held {
         Self { taken, file: file.clone(), kept: Some(Arc::new(kept)), pid: std::process::id() }
     }
 
+    /// False in a forked child: the lease is its parent's, and a lock of the keeper's thread may never open.
+    fn is_home(&self) -> bool {
+        runtime::is_home(self.pid)
+    }
+
     pub fn kept(&self) -> &Kept {
         self.kept.as_ref().expect("taken by drop only")
     }
@@ -37,7 +42,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if !runtime::is_home(self.pid) {
+        if !self.is_home() {
             // The lease belongs to the parent of this forked process.
             std::mem::forget(self.kept.take());
         }
@@ -109,7 +114,9 @@ impl Held {
 
     /// Hand it back if nobody has worked on it; `File.flush` waits for that.
     fn give_back(&self) {
-        self.kept().give_back();
+        if self.is_home() {
+            self.kept().give_back();
+        }
     }
 
     #[getter]
@@ -124,13 +131,13 @@ impl Held {
 
     #[getter]
     fn lost(&self) -> bool {
-        self.kept().is_lost()
+        !self.is_home() || self.kept().is_lost()
     }
 
     /// Seconds for which the lease surely holds yet.
     #[getter]
     fn remaining(&self) -> f64 {
-        self.kept().remaining().as_secs_f64()
+        if self.is_home() { self.kept().remaining().as_secs_f64() } else { 0.0 }
     }
 
     /// Hold it until so long from now.

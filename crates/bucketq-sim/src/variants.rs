@@ -183,9 +183,14 @@ impl Variant {
 
     /// The first seed from `from` on, of at most `most`, whose checks notice.
     pub fn caught(self, from: u64, most: u64) -> Option<Report> {
+        self.caught_as("", from, most)
+    }
+
+    /// The same, if they notice in these words.
+    pub fn caught_as(self, what: &str, from: u64, most: u64) -> Option<Report> {
         (from..from + most)
             .map(|seed| run(seed, Some(self), false))
-            .find(|report| !report.violations.is_empty())
+            .find(|report| report.violations.iter().any(|v| v.contains(what)))
     }
 }
 

@@ -3,9 +3,10 @@
 //! For whoever gets options from a file, the environment or another language. Which values make sense is
 //! [`Options::check`]'s to say. No I/O.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::{Credentials, Options, S3Checksum};
+use crate::config::{BaseCodec, Credentials, Options, S3Checksum};
 use crate::error::{Code, Error, Result};
 
 /// What a setting takes.
@@ -127,7 +128,9 @@ field! {
     usize: Count, |v: &usize| *v as u64, |v: u64| v.try_into().ok();
     Duration: Span, |v: &Duration| *v, Some;
     String: Text, String::clone, Some;
-    S3Checksum: Text, |v: &S3Checksum| checksum(*v).to_owned(), |v: String| checksum_named(&v);
+    PathBuf: Text, |v: &PathBuf| v.to_string_lossy().into_owned(), |v: String| Some(v.into());
+    S3Checksum: Text, |v: &S3Checksum| word(CHECKSUMS, &CHECKSUM_VALUES, v), |v: String| meant(CHECKSUMS, &CHECKSUM_VALUES, &v);
+    BaseCodec: Text, |v: &BaseCodec| word(BASE_CODECS, &BASE_CODEC_VALUES, v), |v: String| meant(BASE_CODECS, &BASE_CODEC_VALUES, &v);
 }
 
 impl<T: Field + Default> Field for Option<T> {
@@ -146,17 +149,23 @@ impl<T: Field + Default> Field for Option<T> {
 }
 
 const CHECKSUMS: &[&str] = &["crc32", "sha256", "none"];
+const CHECKSUM_VALUES: [S3Checksum; 3] = [S3Checksum::Crc32, S3Checksum::Sha256, S3Checksum::None];
+const BASE_CODECS: &[&str] = &["zstd", "none"];
+const BASE_CODEC_VALUES: [BaseCodec; 2] = [BaseCodec::Zstd, BaseCodec::None];
 
-fn checksum(checksum: S3Checksum) -> &'static str {
-    match checksum {
-        S3Checksum::Crc32 => "crc32",
-        S3Checksum::Sha256 => "sha256",
-        S3Checksum::None => "none",
-    }
+/// The word for a value.
+fn word<T: PartialEq>(words: &[&str], values: &[T], value: &T) -> String {
+    words
+        .iter()
+        .zip(values)
+        .find(|(_, one)| *one == value)
+        .map(|(word, _)| (*word).to_owned())
+        .unwrap_or_default()
 }
 
-fn checksum_named(name: &str) -> Option<S3Checksum> {
-    [S3Checksum::Crc32, S3Checksum::Sha256, S3Checksum::None].into_iter().find(|one| checksum(*one) == name)
+/// The value that a word stands for.
+fn meant<T: Copy>(words: &[&str], values: &[T], text: &str) -> Option<T> {
+    words.iter().zip(values).find(|(word, _)| **word == text).map(|(_, value)| *value)
 }
 
 /// The credentials, empty at first: [`Options::check`] refuses half of a pair.
@@ -202,10 +211,22 @@ settings! {
     "tail": Kind::Count, |o| o.tail;
     /// HEAD stays under this size, in bytes.
     "max_head": Kind::Count, |o| o.max_head;
+    /// A log shorter than this gets no base, in bytes.
+    "base_after": Kind::Count, |o| o.base_after;
+    /// How bases are stored: compressed, or as SQLite files.
+    "base_codec": Kind::OneOf(BASE_CODECS), |o| o.base_codec;
+    /// What a queue file no longer needs stays for this long, for those who are still reading it.
+    "grace": Kind::Span, |o| o.grace;
     /// A waiting claim asks the store this often at first ...
     "poll_min": Kind::Span, |o| o.poll_min;
     /// ... and this often after a while.
     "poll_max": Kind::Span, |o| o.poll_max;
+    /// A directory of this machine that makes reopening cheap and holds a copy for `sqlite3`; nothing is kept when not set.
+    "cache": Kind::Text, |o| o.cache;
+    /// Bytes of bases and segments kept there; the longest unused go first.
+    "cache_bytes": Kind::Count, |o| o.cache_bytes;
+    /// The copy there is at most this old, while the queue file moves.
+    "copy_interval": Kind::Span, |o| o.copy_interval;
     /// The S3 server, when it is not AWS.
     "endpoint": Kind::Text, |o| o.s3.endpoint;
     /// The region of the bucket; the usual environment and profile files of AWS when not set.

@@ -238,13 +238,18 @@ impl Uploads {
                     > self.options.base_after.max(SHRUNK * u64::from(head.page_count) * PAGE as u64))
     }
 
-    /// Whether a base made now is certain to leave clearly less in the bucket than there is, for who asks for little.
-    pub fn worth_a_base(&self, head: &Head) -> bool {
+    /// Whether a base made now is certain to leave clearly less in the bucket than there is, for who asks for little. One
+    /// that waits to be referred to is dropped then: it was made of what is no more.
+    pub fn worth_a_base(&mut self, head: &Head) -> bool {
         let whole = u64::from(head.page_count) * PAGE as u64;
-        self.base.is_none()
-            && self.ready_base.is_none()
+        let base = self.ready_base.map_or(head.base.len, |ready| ready.len);
+        let worth = self.base.is_none()
             && head.base.seq < head.commit_seq
-            && head.base.len + head.log_len() > whole + self.options.base_after / 8
+            && base + head.log_len() > whole + self.options.base_after / 8;
+        if worth {
+            self.ready_base = None;
+        }
+        worth
     }
 
     /// Start writing a base of this settled image.

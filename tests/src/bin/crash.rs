@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use bucketq::config::S3Options;
 use bucketq::{Env, Error};
 use bucketq_tests::crash::{Found, Place, Plan, hunt, victim};
-use bucketq_tests::servers;
+use bucketq_tests::servers::{self, Server};
 use serde_json::json;
 
 /// Kills on one queue file; then a new one, so that files stay small enough to be read again and again.
-const KILLS_A_FILE: u64 = 50;
+const KILLS_A_FILE: u64 = 35;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -63,6 +63,7 @@ async fn run(kills: u64, seed: u64) -> Result<(Found, Vec<&'static str>), Error>
     let mut found = Found::default();
     let program = std::env::current_exe().expect("this program has a file");
     let share = kills.div_ceil(names.len() as u64);
+    let mut hunts = 0;
     for (at, name) in names.iter().enumerate() {
         let mut left = share;
         while left > 0 {
@@ -71,18 +72,20 @@ async fn run(kills: u64, seed: u64) -> Result<(Found, Vec<&'static str>), Error>
             let seed = seed.wrapping_add(at as u64 * 1_000 + left);
             let dir = tempfile::tempdir().expect("a temporary directory can be made");
             let server = s3.iter().flatten().find(|s| s.name == *name);
-            let place = match server {
-                None => {
-                    Place { url: dir.path().join("jobs").display().to_string(), s3: S3Options::default() }
-                }
-                Some(server) => {
-                    Place { url: format!("s3://{}/crash-{seed}/jobs", servers::BUCKET), s3: server.options() }
-                }
-            };
+            let url = server.map_or_else(
+                || dir.path().join("jobs").display().to_string(),
+                |_| format!("s3://{}/crash-{seed}/jobs", servers::BUCKET),
+            );
+            let s3 = server.map_or_else(S3Options::default, Server::options);
+            // Every other hunt is in Local mode.
+            hunts += 1;
+            let state = (hunts % 2 == 0).then(|| dir.path().join("state").display().to_string());
+            let mode = if state.is_some() { "Local" } else { "Durable" };
+            let place = Place { url, s3, state };
             let plan = Plan { program: program.clone(), kills, at_once: 4, seed, lie: None };
             let one = hunt(&plan, &place).await?;
             println!(
-                "{name}: {} kills, {} acknowledged in {} commits, base at {}",
+                "{name}, {mode}: {} kills, {} acknowledged in {} commits, base at {}",
                 one.kills, one.acked, one.commits, one.base
             );
             found.add(one);

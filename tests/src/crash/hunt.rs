@@ -12,7 +12,7 @@ use bucketq::config::S3Options;
 use bucketq::{Env, Filter, QueueFile, Result, State};
 
 use super::ledger::Ledger;
-use super::victim::{Lie, Orders, frantic};
+use super::victim::{Lie, Orders, frantic, local};
 use crate::clock::pass;
 
 /// Where a hunt takes place.
@@ -22,6 +22,8 @@ pub struct Place {
     pub url: String,
     /// How to reach its store.
     pub s3: S3Options,
+    /// Where the victims keep their state, if they work in Local mode: one after another, for it is one process's.
+    pub state: Option<String>,
 }
 
 /// How a hunt goes.
@@ -31,7 +33,7 @@ pub struct Plan {
     pub program: PathBuf,
     /// Victims to kill.
     pub kills: u64,
-    /// Victims at work at the same time.
+    /// Victims at work at the same time; in Local mode it is always one.
     pub at_once: usize,
     /// Decides when whom.
     pub seed: u64,
@@ -87,8 +89,14 @@ struct Victim {
 
 impl Victim {
     fn start(plan: &Plan, place: &Place, number: u64, ledger: &Arc<Mutex<Ledger>>) -> Self {
-        let orders =
-            Orders { url: place.url.clone(), s3: place.s3.clone(), seed: plan.seed, number, lie: plan.lie };
+        let orders = Orders {
+            url: place.url.clone(),
+            s3: place.s3.clone(),
+            seed: plan.seed,
+            number,
+            lie: plan.lie,
+            state: place.state.clone(),
+        };
         let mut child = Command::new(&plan.program)
             .args(["victim", &orders.to_text()])
             .stdin(Stdio::null())
@@ -145,7 +153,7 @@ pub async fn hunt(plan: &Plan, place: &Place) -> Result<Found> {
     let mut victims: Vec<Victim> = vec![];
     let mut started = 0;
     while found.kills < plan.kills {
-        while victims.len() < plan.at_once {
+        while victims.len() < if place.state.is_some() { 1 } else { plan.at_once } {
             victims.push(Victim::start(plan, place, started, &ledger));
             started += 1;
         }
@@ -162,10 +170,17 @@ pub async fn hunt(plan: &Plan, place: &Place) -> Result<Found> {
         found.kills += 1;
     }
     look(place, &mut found).await?;
+    let pending = match &place.state {
+        Some(state) => Some(publish(place, state, started).await?),
+        None => None,
+    };
     let file = QueueFile::open(&place.url, options.clone()).await?;
     // What was under way may still land; a commit settles that (P10).
     found.commits = file.settle().await?;
     let there = everything(&file).await?;
+    if pending.is_some_and(|pending| pending != there) {
+        found.problems.push("a sync published something else than what was there before it".into());
+    }
     {
         let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
         let verdict = ledger.judge(&there);
@@ -183,6 +198,15 @@ pub async fn hunt(plan: &Plan, place: &Place) -> Result<Found> {
     found.unreferenced = report.unreferenced.unwrap_or_default().count;
     found.base = report.commit_seq.unwrap_or(0) - report.commits;
     Ok(found)
+}
+
+/// What the local state holds, published or not; then publish it.
+async fn publish(place: &Place, state: &str, number: u64) -> Result<BTreeMap<String, Vec<State>>> {
+    let file = QueueFile::open(&place.url, local(&place.s3, state, number)).await?;
+    let there = everything(&file).await?;
+    file.sync().await?;
+    file.close().await?;
+    Ok(there)
 }
 
 /// Check the file, whoever works on it meanwhile.

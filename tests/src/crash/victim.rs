@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bucketq::config::{Credentials, S3Options};
-use bucketq::{Env, Error, Held, Kind, New, Op, Options, Payload, QueueFile, Result, Taken};
+use bucketq::{Env, Error, Fsync, Held, Kind, Mode, New, Op, Options, Payload, QueueFile, Result, Taken};
 use serde_json::{Value, json};
 
 /// Callers at work in one process.
@@ -43,6 +43,8 @@ pub struct Orders {
     pub number: u64,
     /// Whether it lies.
     pub lie: Option<Lie>,
+    /// Where it keeps its state, if it works in Local mode.
+    pub state: Option<String>,
 }
 
 impl Orders {
@@ -51,6 +53,7 @@ impl Orders {
         let keys = self.s3.credentials.as_ref().map(|c| [c.access_key.clone(), c.secret_key.clone()]);
         json!({
             "url": self.url, "endpoint": self.s3.endpoint, "keys": keys, "seed": self.seed, "number": self.number,
+            "state": self.state,
             "lie": match self.lie { None => 0, Some(Lie::Early) => 1, Some(Lie::Greedy) => 2 },
         })
         .to_string()
@@ -73,6 +76,7 @@ impl Orders {
             s3: S3Options { endpoint, region, credentials, ..S3Options::default() },
             seed: told["seed"].as_u64()?,
             number: told["number"].as_u64()?,
+            state: told["state"].as_str().map(str::to_owned),
             lie: match told["lie"].as_u64()? {
                 1 => Some(Lie::Early),
                 2 => Some(Lie::Greedy),
@@ -97,9 +101,20 @@ pub fn frantic(s3: &S3Options) -> Options {
     }
 }
 
+/// The same in Local mode, with the state in this directory. A kill loses nothing under any policy, so they take turns.
+pub fn local(s3: &S3Options, state: &str, number: u64) -> Options {
+    let policies = [Fsync::EachCommit, Fsync::Interval(Duration::from_millis(20)), Fsync::Never];
+    let policy = policies[number as usize % policies.len()];
+    Options { mode: Mode::Local(policy), cache: Some(state.into()), ..frantic(s3) }
+}
+
 /// Work until killed.
 pub async fn work(orders: Orders) -> Result<()> {
-    let file = QueueFile::open(&orders.url, frantic(&orders.s3)).await?;
+    let options = match &orders.state {
+        Some(state) => local(&orders.s3, state, orders.number),
+        None => frantic(&orders.s3),
+    };
+    let file = QueueFile::open(&orders.url, options).await?;
     say("O");
     let tasks = (0..TASKS).map(|task| {
         let mut victim = Victim {
@@ -161,9 +176,11 @@ impl Victim {
     async fn work(&mut self) {
         loop {
             let done = match self.dice.below(100) {
-                0..45 => self.enqueue().await,
-                45..93 => self.claim().await,
-                93..98 => self.cancel().await,
+                0..42 => self.enqueue().await,
+                42..84 => self.claim().await,
+                84..90 => self.cancel().await,
+                _ if self.orders.state.is_some() => self.file.sync().await.map(drop),
+                90..97 => self.claim().await,
                 // Without grace: who reads while others collect has to start over (P18).
                 _ => self.file.collect(Duration::ZERO).await.map(drop),
             };

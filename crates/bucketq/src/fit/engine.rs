@@ -159,6 +159,34 @@ fn gather(ms: f64) -> f64 {
     (GATHER * ms).min(GATHER_MS)
 }
 
+/// What writers cost each other, and what of a job comes on its own.
+struct Races {
+    /// Ops of a job that make a commit necessary; the others ride along.
+    alone: f64,
+    /// Between two looks at HEAD of a process in which a worker waits.
+    poll_ms: f64,
+    /// PUTs per commit.
+    tries: f64,
+    /// How many times its time a commit takes, lost races included.
+    lost: f64,
+    /// Commit intervals until it is one's turn.
+    turns: f64,
+}
+
+fn races(i: &Inputs, w: f64, mutations: f64, work: f64, fixed: f64, load: f64) -> Races {
+    let several = w > 1.0;
+    let waiting = 1.0 - ((i.arrival * work) / (1000.0 * i.consumers)).min(1.0).powf(i.consumers);
+    let gap = if i.arrival > 0.0 { 1000.0 / i.arrival } else { f64::INFINITY };
+    let poll_ms = if several { POLL_MAX_MS.min(POLL_MIN_MS + gap / 2.0) } else { POLL_MAX_MS };
+    let own = (i.arrival * mutations) / 1000.0 / w;
+    let shown = if several { own / (2.0 / poll_ms + own) } else { 1.0 };
+    let alone = mutations - if i.mutations < 2.0 { 0.0 } else { waiting * shown };
+    let near = if load < 1.0 { busy_at((i.arrival * alone * fixed) / 1000.0) } else { 1.0 };
+    let stale = 1.0 - (1.0 - near) / alone;
+    let tries = 1.0 + (1.0 - 1.0 / w) * stale * (1.0 + (w / 2.0 - 1.0) * near);
+    Races { alone, poll_ms, tries, lost: 1.0 + LOSS * (tries - 1.0), turns: 1.0 + (w - 1.0) * near }
+}
+
 pub(super) fn engine(i: &Inputs) -> Engine {
     let w = i.racing();
     let hop = if i.broker > 0.0 { i.broker_ms } else { 0.0 };
@@ -169,7 +197,7 @@ pub(super) fn engine(i: &Inputs) -> Engine {
     let commit = Commit::of(i, mutations);
 
     // The most a commit can carry, and so the capacity.
-    let most_ops = (MAX_BYTES / commit.op_bytes).min(MAX_OPS).max(1.0);
+    let most_ops = (MAX_BYTES / commit.op_bytes).clamp(1.0, MAX_OPS);
     let calls = mutations - extensions - 1.0;
     let jobs = if calls > 0.0 { i.producers.min(i.consumers / calls) } else { i.producers };
     let caller_ops = ((jobs * mutations) / w).max(1.0);
@@ -182,17 +210,7 @@ pub(super) fn engine(i: &Inputs) -> Engine {
     let rho = load.min(1.0);
     let several = w > 1.0;
     let work = attempts * i.work_ms;
-    let waiting = 1.0 - ((i.arrival * work) / (1000.0 * i.consumers)).min(1.0).powf(i.consumers);
-    let gap = if i.arrival > 0.0 { 1000.0 / i.arrival } else { f64::INFINITY };
-    let poll_ms = if several { POLL_MAX_MS.min(POLL_MIN_MS + gap / 2.0) } else { POLL_MAX_MS };
-    let own = (i.arrival * mutations) / 1000.0 / w;
-    let shown = if several { own / (2.0 / poll_ms + own) } else { 1.0 };
-    let alone = mutations - if i.mutations < 2.0 { 0.0 } else { waiting * shown };
-    let near = if load < 1.0 { busy_at((i.arrival * alone * commit.fixed) / 1000.0) } else { 1.0 };
-    let stale = 1.0 - (1.0 - near) / alone;
-    let tries = 1.0 + (1.0 - 1.0 / w) * stale * (1.0 + (w / 2.0 - 1.0) * near);
-    let lost = 1.0 + LOSS * (tries - 1.0);
-    let turns = 1.0 + (w - 1.0) * near;
+    let Races { alone, poll_ms, tries, lost, turns } = races(i, w, mutations, work, commit.fixed, load);
     let events = (i.arrival * alone) / 1000.0 / w;
     let Gathered { batch, busy, nothing } = if load < 1.0 {
         commit.gathered(events, mutations / alone, lost, turns, batch_max)

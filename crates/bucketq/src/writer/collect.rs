@@ -25,6 +25,9 @@ impl Writer {
             let _ = begun.send(Err(error));
             return;
         }
+        if let Err(error) = self.uploads.poll(true).await {
+            tracing::warn!(%error, "a segment could not be written; it is tried again");
+        }
         if tidy && self.uploads.worth_a_base(&self.chain.head) {
             self.start_base();
             let _ = begun.send(Ok(Begun::Base));
@@ -51,9 +54,6 @@ impl Writer {
     ) -> Result<()> {
         if self.chain.fresh <= arrived {
             self.refresh().await?;
-        }
-        if let Err(error) = self.uploads.poll(true).await {
-            tracing::warn!(%error, "a segment could not be written; it is tried again");
         }
         for _ in 0..MOST {
             if !commit::floor_can_rise(&self.chain.head, self.time.now_ms(), grace) {
