@@ -50,7 +50,7 @@ async fn changes_are_local_until_a_sync_publishes_them_in_one_commit(ground: &Gr
 }
 
 async fn a_reopened_directory_has_everything_acknowledged_and_goes_on(ground: &Ground) -> Result<()> {
-    for fsync in [Fsync::EachCommit, Fsync::Interval(Duration::from_secs(3600)), Fsync::Never] {
+    for fsync in [Fsync::EachCommit, Fsync::Interval(Duration::from_hours(1)), Fsync::Never] {
         let machine = Machine::with(fsync);
         let file = machine.open(ground).await?;
         let had = texts(&file).await?.len();

@@ -53,6 +53,7 @@ struct World {
 
 type Checked = std::result::Result<(), String>;
 
+#[expect(clippy::needless_pass_by_value, reason = "as map_err hands it over")]
 fn told(error: bucketq::Error) -> String {
     format!("{error:?}")
 }
@@ -64,8 +65,8 @@ fn equal(what: &str, real: &[String], model: &[String]) -> Checked {
 impl World {
     async fn new(seed: u64, options: Options, harsh: bool) -> Result<Self> {
         let rng = Rng::new(seed);
-        let fsync = [Fsync::EachCommit, Fsync::Interval(Duration::from_secs(60)), Fsync::Never]
-            [rng.below(3) as usize];
+        let fsync =
+            [Fsync::EachCommit, Fsync::Interval(Duration::from_mins(1)), Fsync::Never][rng.below(3) as usize];
         let options = Options {
             mode: Mode::Local(fsync),
             host: Host::CurrentRuntime,
@@ -217,7 +218,7 @@ impl World {
     }
 
     /// Nothing twice, and what was there stays.
-    async fn check(&self, seen: &mut Vec<String>) -> Checked {
+    async fn check(&self, before: &mut Vec<String>) -> Checked {
         let published = self.published().await?;
         let mut unique = published.clone();
         unique.sort();
@@ -225,10 +226,10 @@ impl World {
         if unique.len() != published.len() {
             return Err(format!("published twice: {published:?}"));
         }
-        if !published.starts_with(seen) {
-            return Err(format!("{published:?} no longer begins with {seen:?}"));
+        if !published.starts_with(before) {
+            return Err(format!("{published:?} no longer begins with {before:?}"));
         }
-        *seen = published;
+        *before = published;
         Ok(())
     }
 }
@@ -236,7 +237,7 @@ impl World {
 async fn run(seed: u64, options: Options, harsh: bool) -> Checked {
     let mut w = World::new(seed, options, harsh).await.map_err(told)?;
     let mut model = Model::default();
-    let mut seen = vec![];
+    let mut before = vec![];
     let mut file = w.open().await.map_err(told)?;
     // A crash may come between a body that lands and the note of it, and the disk may be gone while handles live.
     for _ in 0..40 {
@@ -264,7 +265,7 @@ async fn run(seed: u64, options: Options, harsh: bool) -> Checked {
         }
         model = found_out(&w, &file, model).await?;
         equal("the local state", &texts(&file).await.map_err(told)?, &model.local())?;
-        w.check(&mut seen).await?;
+        w.check(&mut before).await?;
     }
     file.close().await.map_err(told)?;
     drop(w.store);

@@ -237,7 +237,7 @@ async fn a_directory_opens_while_its_server_is_gone() -> Result<()> {
     let file = QueueFile::open(&url, options).await?;
     enqueue(&file, "b").await?;
     assert_eq!(texts(&file).await?, ["a", "b"]);
-    assert_eq!(file.claim(9).lease(Duration::from_secs(60)).await?.len(), 2);
+    assert_eq!(file.claim(9).lease(Duration::from_mins(1)).await?.len(), 2);
     let error = refused(file.sync().await);
     assert_eq!((error.kind(), error.code()), (Kind::Unavailable, Code::Unreachable), "{error}");
     file.close().await
