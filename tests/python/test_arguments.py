@@ -102,7 +102,7 @@ def test_settings_that_make_no_sense_are_refused(settings, code):
 
 
 def test_settings_of_another_type_are_refused():
-    with pytest.raises(TypeError):
+    with pytest.raises(bucketq.Invalid, match="max_payload takes a whole number"):
         bucketq.open("memory://settings", max_payload="big")
 
 

@@ -49,7 +49,7 @@ def test_what_was_not_enqueued_fails_and_says_what_is_there():
         with pytest.raises(AssertionError, match="1 of 2 jobs in 'q' with data=ANY, priority=0"):
             testing.assert_enqueued(file, "q", times=2, priority=0)
         with pytest.raises(TypeError, match="did you mean priority"):
-            testing.assert_enqueued(file, "q", prioritiy=1)
+            testing.assert_enqueued(file, "q", prio=1)
 
 
 async def test_a_file_of_asyncio_will_do():
