@@ -92,8 +92,6 @@ struct Pace {
     looked_ms: i64,
     /// The newest foreign commit this writer met.
     foreign: Option<Instant>,
-    /// Commits since it last left others a gap.
-    since_gap: u32,
     /// Moving average of a record's size.
     record: usize,
     /// The largest record of late.

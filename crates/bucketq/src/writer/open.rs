@@ -119,7 +119,6 @@ impl Writer {
                 polled: found.asked,
                 looked_ms: 0,
                 foreign: None,
-                since_gap: 0,
                 record,
                 largest: record,
                 swell: 1.0,

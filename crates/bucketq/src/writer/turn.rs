@@ -302,21 +302,12 @@ impl Writer {
         self.pace.yield_until = self.politeness().map(|gap| now + gap);
     }
 
-    /// Leave other writers a gap: a loser needs two round trips where the winner needs one, and would starve. After every
-    /// commit while some are about, and now and then at all times: who loses every race is never seen.
-    fn politeness(&mut self) -> Option<Duration> {
-        let now = self.env.monotonic();
-        let every = match self.pace.foreign.map(|met| now.saturating_duration_since(met).as_secs()) {
-            Some(0..2) => 1,
-            Some(2..60) => 8,
-            _ => 64,
-        };
-        self.pace.since_gap += 1;
-        if self.pace.since_gap < every {
-            return None;
-        }
-        self.pace.since_gap = 0;
-        Some(Duration::from_micros(self.env.below(self.pace.put.as_micros() as u64 + 1)))
+    /// With other writers about, leave them a gap now and then: a loser needs two round trips where the winner needs
+    /// one, and would starve.
+    fn politeness(&self) -> Option<Duration> {
+        let met = self.pace.foreign?;
+        let recent = self.env.monotonic().saturating_duration_since(met) < Duration::from_secs(2);
+        recent.then(|| Duration::from_micros(self.env.below(self.pace.put.as_micros() as u64 + 1)))
     }
 
     /// Answer questions from settled state that is as fresh as they want it.
