@@ -232,6 +232,7 @@ impl File {
     }
 
     /// Hold a job that was claimed elsewhere until so long from now.
+    #[expect(clippy::needless_pass_by_value, reason = "Python hands over a proof")]
     fn extend(&self, py: Python<'_>, held: Proof<'_>, lease_ms: u64) -> PyResult<Call> {
         let (file, (held, _)) = (self.file(), held.parts().or_raise(py)?);
         Ok(Call::plain(async move { file.extend(held, Duration::from_millis(lease_ms)).await.map(drop) }))

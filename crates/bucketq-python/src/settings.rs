@@ -47,9 +47,12 @@ fn show(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny>> {
     })
 }
 
-/// Every setting: name, kind, default or None, meaning. Durations are seconds.
+/// Name, kind, default or None, meaning.
+type Row<'py> = (&'static str, String, Option<Bound<'py, PyAny>>, &'static str);
+
+/// Every setting. Durations are seconds.
 #[pyfunction]
-pub fn settings(py: Python<'_>) -> PyResult<Vec<(&str, String, Option<Bound<'_, PyAny>>, &str)>> {
+pub fn settings(py: Python<'_>) -> PyResult<Vec<Row<'_>>> {
     let row = |setting: &'static Setting| {
         let kind = match setting.kind {
             Kind::Switch => "switch".to_owned(),
