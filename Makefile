@@ -112,5 +112,5 @@ $(VENV)/.ready: .ci/requirements.txt pyproject.toml uv.lock
 	@PYTHON='$(PYTHON)' .ci/check-prereqs
 	$(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r .ci/requirements.txt
-	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/uv sync --quiet --active --locked --inexact --no-install-project
+	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/uv sync --quiet --active --locked --inexact --all-extras --no-install-project
 	@touch $@
