@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     names = pyfuncitem._fixtureinfo.argnames
     coroutine = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
-    asyncio.run(asyncio.wait_for(coroutine, TIME_LIMIT))
+    asyncio.run(within_limit(coroutine))
     return True
+
+
+async def within_limit(test: Coroutine[Any, Any, None]) -> None:
+    """A test that swallows its cancellation has not passed either."""
+    async with asyncio.timeout(TIME_LIMIT) as limit:
+        await test
+    assert not limit.expired(), f"not over within {TIME_LIMIT} s"
 
 
 class Box:
