@@ -85,24 +85,30 @@ async fn a_busy_writer_alone_leaves_few_gaps() -> Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_do_not_wait_for_a_gap_to_end() -> Result<()> {
-    let puppet = Puppet::over(Arc::new(Memory::new()));
-    puppet.takes(ROUND_TRIP);
-    let file = QueueFile::open_with(puppet.store(), NAME, inline(), TestClock::start().seeded(7)).await?;
-    let reads = async {
-        let (end, mut longest) = (now() + Duration::from_secs(20), Duration::ZERO);
-        while now() < end {
-            let before = now();
-            file.stats(Some(Duration::from_mins(1))).await?;
-            longest = longest.max(now() - before);
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        Ok::<_, bucketq::Error>(longest)
-    };
-    let (longest, written) = tokio::join!(reads, caller(&file, Duration::from_secs(20)));
-    written?;
-    let longest = longest?;
-    // The put under way when it came, and the next.
-    assert!(longest <= ROUND_TRIP * 5 / 2, "{longest:?}");
-    file.close().await
+async fn reads_beside_commits_wait_for_no_gap_and_need_no_get_outside_one() -> Result<()> {
+    for (max_age, gets) in [(Some(Duration::from_mins(1)), 0), (None, 30)] {
+        let puppet = Puppet::over(Arc::new(Memory::new()));
+        puppet.takes(ROUND_TRIP);
+        let file = QueueFile::open_with(puppet.store(), NAME, inline(), TestClock::start().seeded(7)).await?;
+        let before = puppet.requests().gets;
+        let reads = async {
+            let (end, mut longest) = (now() + Duration::from_secs(20), Duration::ZERO);
+            while now() < end {
+                let before = now();
+                file.stats(max_age).await?;
+                longest = longest.max(now() - before);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Ok::<_, bucketq::Error>(longest)
+        };
+        let (longest, written) = tokio::join!(reads, caller(&file, Duration::from_secs(20)));
+        written?;
+        let longest = longest?;
+        // The put under way when it came, and the next.
+        assert!(longest <= ROUND_TRIP * 5 / 2, "{max_age:?}: {longest:?}");
+        let got = puppet.requests().gets - before;
+        assert!(got <= gets, "{max_age:?}: {got} gets");
+        file.close().await?;
+    }
+    Ok(())
 }

@@ -75,7 +75,8 @@ impl Writer {
     async fn keep_interval(&mut self, work: &mut Work) {
         let interval = self.options.commit_interval;
         let due = self.pace.last_put.filter(|_| !interval.is_zero()).map(|last| last + interval);
-        let Some(due) = due.max(self.pace.gap_until).filter(|_| self.local.is_none()) else { return };
+        let due = due.max(self.pace.gap_until).filter(|due| *due > self.env.monotonic());
+        let Some(due) = due.filter(|_| self.local.is_none()) else { return };
         while self.halted.is_none() {
             self.answer(std::mem::take(&mut work.questions)).await;
             let nothing_to_commit = work.slots.is_empty() && !work.poll;
