@@ -13,7 +13,8 @@ from bucketq import _convert, _native, aio, errors, types
 from servers import ROOT
 from typed import awaitable, blocking
 
-CLASSES = [name for name in aio.__all__ if name not in ("open", "probe")]
+CLASSES = [name for name in aio.__all__ if inspect.isclass(getattr(aio, name))]
+FUNCTIONS = [name for name in aio.__all__ if name not in CLASSES]
 PARITY = {
     "__enter__": "__aenter__",
     "__exit__": "__aexit__",
@@ -43,6 +44,12 @@ def test_blocking_and_asyncio_take_the_same_arguments(name):
             twin = other.get(PARITY.get(member, member)) or other[member]
             parameters = [list(inspect.signature(f).parameters.values()) for f in (plain, twin)]
             assert parameters[0] == parameters[1], member
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_take_the_same_arguments_on_both_faces(name):
+    plain, twin = (inspect.signature(getattr(face, name)) for face in (bucketq, aio))
+    assert list(plain.parameters.values()) == list(twin.parameters.values())
 
 
 def test_every_name_of_asyncio_is_also_blocking():

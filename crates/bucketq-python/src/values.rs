@@ -5,7 +5,9 @@ use bucketq::{Detail, Job, Metrics, Outcome, Page, Payload, QueueInfo, State, St
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyList};
+use serde::Serialize;
+use serde_json::Value;
 
 macro_rules! dict {
     ($py:ident, $( $name:literal: $value:expr ),* $(,)?) => {{
@@ -94,13 +96,39 @@ pub fn stats(py: Python<'_>, stats: &Stats) -> PyResult<Py<PyAny>> {
 
 /// Counters by name.
 pub fn metrics<'py>(py: Python<'py>, metrics: &Metrics) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    if let Ok(serde_json::Value::Object(counters)) = serde_json::to_value(metrics) {
-        for (name, count) in counters {
-            dict.set_item(name, count.as_u64())?;
+    Ok(plain(py, metrics)?.cast_into()?)
+}
+
+/// What the engine serialises, by its names.
+pub fn plain<'py>(py: Python<'py>, value: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
+    let value = serde_json::to_value(value).map_err(|e| PyRuntimeError::new_err(e.to_string()))?;
+    shown(py, value)
+}
+
+fn shown(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny>> {
+    Ok(match value {
+        Value::Null => py.None().into_bound(py),
+        Value::Bool(on) => on.into_bound_py_any(py)?,
+        Value::Number(number) => match number.as_i64() {
+            Some(whole) => whole.into_bound_py_any(py)?,
+            None => number.as_u64().into_bound_py_any(py)?,
+        },
+        Value::String(text) => text.into_bound_py_any(py)?,
+        Value::Array(all) => {
+            let list = PyList::empty(py);
+            for one in all {
+                list.append(shown(py, one)?)?;
+            }
+            list.into_any()
         }
-    }
-    Ok(dict)
+        Value::Object(all) => {
+            let dict = PyDict::new(py);
+            for (name, one) in all {
+                dict.set_item(name, shown(py, one)?)?;
+            }
+            dict.into_any()
+        }
+    })
 }
 
 /// What a probe found.
