@@ -143,7 +143,8 @@ def closed(url: str, native: Dict) -> None:
         from logging import getLogger
 
         getLogger("bucketq").warning(
-            "%s is closed without a sync: %d local commits are not published; they are there when it is opened again",
+            "%s is closed without a sync: %d local commit%s not published; open it again and sync",
             url,
             left.commits,
+            " is" if left.commits == 1 else "s are",
         )

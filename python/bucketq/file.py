@@ -92,7 +92,8 @@ def restore(
 ) -> Restored:
     """Make an exported image the newest state of the queue file, whatever is there. Stop the workers first.
 
-    What was committed after the image is undone, and leases given since then are forgotten. ``url`` None: as settings say.
+    What was committed after the image is undone, and leases given since then are forgotten.
+    With ``url`` None the settings name it.
     """
     url, options = resolve(url, settings, arguments)
     return _show.restored(_native.restore(url, image, options).wait())

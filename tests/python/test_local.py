@@ -49,7 +49,7 @@ async def test_what_is_not_published_survives_and_leaving_warns_of_it(box, local
         assert where.is_dir()
     (said,) = [record for record in caplog.records if record.name == "bucketq"]
     assert said.levelno == logging.WARNING
-    assert "1 local commits are not published" in said.getMessage()
+    assert "1 local commit is not published" in said.getMessage()
     caplog.clear()
     async with await box.open(**local()) as file:
         assert file.directory == where

@@ -59,7 +59,8 @@ def test_every_name_of_asyncio_is_also_blocking():
 
 def test_the_errors_are_those_of_the_engine():
     table = {python: next_step for _, next_step, python, _, _ in _native.kinds()}
-    assert set(table) == set(errors.__all__) - {"Error"}
+    assert set(table) == set(errors.__all__) - {"Error", "table"}
+    assert [name for name, _, _ in errors.table()] == list(table)
     for name in table:
         assert issubclass(getattr(bucketq, name), bucketq.Error)
     assert issubclass(bucketq.Invalid, ValueError)
@@ -76,6 +77,34 @@ def test_every_code_leads_to_its_exception():
 def test_settings_and_extras_are_named_once_everywhere():
     assert set(_convert.SETTINGS) == set(types.Settings.__annotations__)
     assert set(_convert.EXTRAS) == set(types.Extras.__annotations__)
+
+
+NATIVE = {
+    "_atomic",
+    "_convert",
+    "_job",
+    "_lease",
+    "_op",
+    "aio",
+    "errors",
+    "file",
+    "queue",
+    "settings",
+    "testing",
+}
+"""Who may talk to the engine; docs/architecture.md says so."""
+
+
+def test_only_some_modules_talk_to_the_engine():
+    home = ROOT / "python" / "bucketq"
+    found = {
+        path.relative_to(home).with_suffix("").as_posix()
+        for path in home.rglob("*.py")
+        if re.search(
+            r"^\s*from bucketq(\._native import| import .*\b_native\b)", path.read_text(), re.MULTILINE
+        )
+    }
+    assert found == NATIVE
 
 
 def test_examples_in_docstrings_run():
