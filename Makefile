@@ -33,7 +33,7 @@ test-python: develop gofakes3  ## Build the Python package and run its tests; AR
 
 develop: prereqs $(VENV)/.ready  ## Build the Python package (dev profile, some minutes at first) into .venv
 	@echo 'building the Python package: some minutes at first, seconds later'
-	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv
+	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --locked
 
 test-page:  ## Test the fit calculator's model and its page in Chromium; installs what it can, says what it skips
 	.ci/page
@@ -64,7 +64,7 @@ bench-local: prereqs  ## Measure Local mode on this machine's disk, optimised bu
 	$(CARGO) run --locked --release -p bucketq-benches --bin local
 
 bench-python: prereqs $(VENV)/.ready  ## Measure what Python adds to the engine, optimised build; JSON on the last line
-	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --release
+	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --locked --release
 	$(CARGO) build --locked --release -p bucketq-benches --bin callers
 	$(VENV)/bin/python benches/python.py "$${CARGO_TARGET_DIR:-target}/release/callers" $(ARGS)
 
