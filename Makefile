@@ -13,7 +13,7 @@ SEEDS ?= 1000
 KILLS ?= 400
 VENV := .venv
 
-.PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-local bench-python lint fmt deny tools clean prereqs gofakes3 develop
+.PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-local bench-python lint fmt deny tools clean prereqs servers develop
 .PHONY: test-page fit-page bench-contention bench-arrivals
 
 help:  ## List what can be made
@@ -22,13 +22,13 @@ help:  ## List what can be made
 demo: develop  ## Watch producers and workers on a queue file: one job fails, one worker is killed, both jobs come back
 	@$(VENV)/bin/python -m bucketq.demo $(ARGS)
 
-test: prereqs $(VENV)/.ready gofakes3  ## Run every test of the project; sets up what it needs on a fresh machine
+test: prereqs $(VENV)/.ready servers  ## Run every test of the project; sets up what it needs on a fresh machine
 	$(VENV)/bin/typos
 	$(CARGO) test --locked --workspace --no-fail-fast
 	@$(MAKE) test-python
 	.ci/page
 
-test-python: develop gofakes3  ## Build the Python package and run its tests; ARGS goes to pytest
+test-python: develop servers  ## Build the Python package and run its tests; ARGS goes to pytest
 	$(VENV)/bin/pytest $(ARGS)
 
 develop: prereqs $(VENV)/.ready  ## Build the Python package (dev profile, some minutes at first) into .venv
@@ -104,8 +104,8 @@ clean:  ## Remove everything built or installed here: build output, .venv and .t
 prereqs:  ## Say what is missing on this machine, one line each
 	@PYTHON='$(PYTHON)' .ci/check-prereqs
 
-gofakes3:  ## Install the fast S3 server that the contract tests start; says so when there is no Go
-	@.ci/tools gofakes3 || true
+servers:  ## Install the S3 servers that every run of the tests starts, gofakes3 and moto; says what is missing
+	@.ci/tools gofakes3 moto || true
 
 # Rebuilt when the pinned versions change.
 $(VENV)/.ready: .ci/requirements.txt pyproject.toml uv.lock

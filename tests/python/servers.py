@@ -77,26 +77,40 @@ def answers(endpoint: str, server: subprocess.Popen[bytes]) -> bool:
 
 
 @contextmanager
+def started(name: str, *arguments: str) -> Iterator[str]:
+    """The endpoint of this program; each {port} in its arguments is one that was free a moment ago."""
+    program = tool(name)
+    for _ in range(3):
+        port = free_port()
+        endpoint = f"http://127.0.0.1:{port}"
+        command = [program, *(argument.format(port=port) for argument in arguments)]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            if answers(endpoint, server):
+                yield endpoint
+                return
+        finally:
+            server.kill()
+            server.wait()
+    pytest.fail(f"{name} does not start")
+
+
+@contextmanager
 def s3() -> Iterator[Server]:
     """gofakes3 in memory, or the server at BUCKETQ_TEST_S3."""
     if given := os.environ.get("BUCKETQ_TEST_S3"):
         keys = (os.environ.get("AWS_ACCESS_KEY_ID", ""), os.environ.get("AWS_SECRET_ACCESS_KEY", ""))
         yield Server(given, settings(given, *keys))
         return
-    program = tool("gofakes3")
-    for _ in range(3):
-        port = free_port()
-        endpoint = f"http://127.0.0.1:{port}"
-        server = subprocess.Popen(
-            [program, "-backend", "memory", "-autobucket", "-host", f"127.0.0.1:{port}"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            if answers(endpoint, server):
-                yield Server(endpoint, settings(endpoint, "bucketq", "bucketq-secret"))
-                return
-        finally:
-            server.kill()
-            server.wait()
-    pytest.fail("gofakes3 does not start")
+    options = ("-backend", "memory", "-autobucket", "-host", "127.0.0.1:{port}")
+    with started("gofakes3", *options) as endpoint:
+        yield Server(endpoint, settings(endpoint, "bucketq", "bucketq-secret"))
+
+
+@contextmanager
+def moto() -> Iterator[Server]:
+    """moto, which many test suites have already. Its conditions hold for one writer at a time."""
+    with started("moto_server", "-H", "127.0.0.1", "-p", "{port}") as endpoint:
+        server = Server(endpoint, settings(endpoint, "testing", "testing"))
+        server.client().create_bucket(Bucket=BUCKET)
+        yield server

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -104,7 +105,7 @@ async def test_an_awaitable_runs_once():
 
 def test_a_handle_works_in_one_loop_after_another():
     async def opened():
-        return await aio.open("memory://loops")
+        return await aio.open(url)
 
     file = asyncio.run(opened())
     for n in range(3):
@@ -175,3 +176,34 @@ async def test_an_exception_group_of_a_task_group_leaves_nothing_claimed():
                     group.create_task(work(n))
         counts = await settled(q)
         assert (counts["leased"], counts["ready"], counts["scheduled"]) == (0, 3, 1)
+
+
+async def everyday(url):
+    """Many calls at once, a claim that waits, one that is cancelled, a worker."""
+    async with await aio.open(url) as file:
+        q = file.queue("q")
+        waiting = [asyncio.create_task(q.claim_one(wait=None)) for _ in range(5)]
+        await asyncio.sleep(0)
+        await asyncio.gather(*(q.enqueue(n) for n in range(50)))
+        await asyncio.gather(*(job.ack() for job in await asyncio.gather(*waiting)))
+        late = asyncio.create_task(file.claim(wait=None, queues=["empty"]))
+        await asyncio.sleep(0)
+        late.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await late
+        worker = aio.Worker(file)
+
+        @worker.handles("q")
+        async def work(job):
+            await asyncio.sleep(0)
+            return job.data
+
+        assert (await worker.run(wait=0)).done == 45
+        assert (await q.counts()).counts["done"] == 50
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_any_loop_will_do(loop):
+    with asyncio.Runner(loop_factory=importlib.import_module(loop).new_event_loop) as runner:
+        for time in ("first", "second"):
+            runner.run(asyncio.wait_for(everyday(f"memory://{loop}-{time}"), 60))
