@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -105,7 +107,7 @@ async def test_an_awaitable_runs_once():
 
 def test_a_handle_works_in_one_loop_after_another():
     async def opened():
-        return await aio.open(url)
+        return await aio.open("memory://loops")
 
     file = asyncio.run(opened())
     for n in range(3):
@@ -207,3 +209,27 @@ def test_any_loop_will_do(loop):
     with asyncio.Runner(loop_factory=importlib.import_module(loop).new_event_loop) as runner:
         for time in ("first", "second"):
             runner.run(asyncio.wait_for(everyday(f"memory://{loop}-{time}"), 60))
+
+
+def test_what_runs_when_the_interpreter_ends_may_await():
+    code = """
+import asyncio, atexit
+
+async def more():
+    await file.queue("q").enqueue_many(range(3), chunk=1)
+    await asyncio.gather(*(file.queue("q").enqueue(n) for n in range(20)))
+    print((await file.queue("q").counts()).counts["ready"])
+    await file.close()
+
+atexit.register(lambda: asyncio.run(more()))  # Runs after what the package registers later.
+from bucketq import aio
+
+async def main():
+    global file
+    file = await aio.open("memory://end")
+    await file.queue("q").enqueue(1)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("24\n", "", 0)
