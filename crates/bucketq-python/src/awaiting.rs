@@ -194,8 +194,13 @@ struct Deliver {
 
 #[pymethods]
 impl Deliver {
-    fn __call__(&self, py: Python<'_>) -> PyResult<()> {
-        let woken = mem::take(&mut *lock(&self.pump.woken));
+    fn __call__(this: &Bound<'_, Self>) -> PyResult<()> {
+        let (py, pump) = (this.py(), &this.get().pump);
+        let woken = mem::take(&mut *lock(&pump.woken));
+        if !woken.is_empty() {
+            // Those who are woken while these tasks go on are told by the loop itself, without waiting for a thread.
+            pump.event_loop.call_method1(py, intern!(py, "call_soon"), (this,))?;
+        }
         for slot in woken {
             let Some(future) = lock(&slot.future).take() else { continue };
             // Done already if its task was cancelled.
