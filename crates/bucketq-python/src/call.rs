@@ -46,7 +46,7 @@ impl Call {
     pub fn shown<T: Serialize + Send + 'static>(
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Self {
-        Self::new(work, |py, value| values::plain(py, &value).map(Bound::unbind))
+        Self::new(work, |py, value| values::json(py, &value))
     }
 
     fn begin(&self) -> PyResult<Work> {

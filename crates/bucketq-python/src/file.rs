@@ -223,8 +223,8 @@ impl File {
     }
 
     /// What is not published.
-    fn dirty<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        values::plain(py, &self.file().dirty().or_raise(py)?)
+    fn dirty(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        values::json(py, &self.file().dirty().or_raise(py)?)
     }
 
     /// The newest state as a SQLite file.

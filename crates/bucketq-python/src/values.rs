@@ -5,7 +5,7 @@ use bucketq::{Detail, Job, Metrics, Outcome, Page, Payload, QueueInfo, State, St
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -96,39 +96,7 @@ pub fn stats(py: Python<'_>, stats: &Stats) -> PyResult<Py<PyAny>> {
 
 /// Counters by name.
 pub fn metrics<'py>(py: Python<'py>, metrics: &Metrics) -> PyResult<Bound<'py, PyDict>> {
-    Ok(plain(py, metrics)?.cast_into()?)
-}
-
-/// What the engine serialises, by its names.
-pub fn plain<'py>(py: Python<'py>, value: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
-    let value = serde_json::to_value(value).map_err(|e| PyRuntimeError::new_err(e.to_string()))?;
-    shown(py, value)
-}
-
-fn shown(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny>> {
-    Ok(match value {
-        Value::Null => py.None().into_bound(py),
-        Value::Bool(on) => on.into_bound_py_any(py)?,
-        Value::Number(number) => match number.as_i64() {
-            Some(whole) => whole.into_bound_py_any(py)?,
-            None => number.as_u64().into_bound_py_any(py)?,
-        },
-        Value::String(text) => text.into_bound_py_any(py)?,
-        Value::Array(all) => {
-            let list = PyList::empty(py);
-            for one in all {
-                list.append(shown(py, one)?)?;
-            }
-            list.into_any()
-        }
-        Value::Object(all) => {
-            let dict = PyDict::new(py);
-            for (name, one) in all {
-                dict.set_item(name, shown(py, one)?)?;
-            }
-            dict.into_any()
-        }
-    })
+    Ok(json(py, metrics)?.into_bound(py).cast_into()?)
 }
 
 /// What a probe found.
@@ -142,6 +110,33 @@ pub fn report(py: Python<'_>, report: &ProbeReport) -> PyResult<Py<PyAny>> {
         "took_us": report.took.as_micros() as u64,
     };
     dict.into_py_any(py)
+}
+
+/// Anything that serialises, as Python has JSON.
+pub fn json(py: Python<'_>, value: &impl Serialize) -> PyResult<Py<PyAny>> {
+    let failed = |e: serde_json::Error| PyRuntimeError::new_err(e.to_string());
+    plain(py, &serde_json::to_value(value).map_err(failed)?)
+}
+
+fn plain(py: Python<'_>, value: &Value) -> PyResult<Py<PyAny>> {
+    match value {
+        Value::Null => Ok(py.None()),
+        Value::Bool(yes) => yes.into_py_any(py),
+        Value::Number(n) => match (n.as_i64(), n.as_u64()) {
+            (Some(n), _) => n.into_py_any(py),
+            (None, Some(n)) => n.into_py_any(py),
+            _ => n.as_f64().into_py_any(py),
+        },
+        Value::String(text) => text.into_py_any(py),
+        Value::Array(all) => all.iter().map(|v| plain(py, v)).collect::<PyResult<Vec<_>>>()?.into_py_any(py),
+        Value::Object(fields) => {
+            let dict = PyDict::new(py);
+            for (name, field) in fields {
+                dict.set_item(name, plain(py, field)?)?;
+            }
+            dict.into_py_any(py)
+        }
+    }
 }
 
 /// What an op did.
