@@ -13,7 +13,7 @@ SEEDS ?= 1000
 KILLS ?= 400
 VENV := .venv
 
-.PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-local bench-python lint fmt deny tools clean prereqs gofakes3 develop
+.PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-local bench-python lint fmt deny tools clean prereqs servers develop
 .PHONY: test-page fit-page bench-contention bench-arrivals
 
 help:  ## List what can be made
@@ -22,18 +22,18 @@ help:  ## List what can be made
 demo: develop  ## Watch producers and workers on a queue file: one job fails, one worker is killed, both jobs come back
 	@$(VENV)/bin/python -m bucketq.demo $(ARGS)
 
-test: prereqs $(VENV)/.ready gofakes3  ## Run every test of the project; sets up what it needs on a fresh machine
+test: prereqs $(VENV)/.ready servers  ## Run every test of the project; sets up what it needs on a fresh machine
 	$(VENV)/bin/typos
 	$(CARGO) test --locked --workspace --no-fail-fast
 	@$(MAKE) test-python
 	.ci/page
 
-test-python: develop gofakes3  ## Build the Python package and run its tests; ARGS goes to pytest
+test-python: develop servers  ## Build the Python package and run its tests; ARGS goes to pytest
 	$(VENV)/bin/pytest $(ARGS)
 
 develop: prereqs $(VENV)/.ready  ## Build the Python package (dev profile, some minutes at first) into .venv
 	@echo 'building the Python package: some minutes at first, seconds later'
-	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv
+	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --locked
 
 test-page:  ## Test the fit calculator's model and its page in Chromium; installs what it can, says what it skips
 	.ci/page
@@ -64,7 +64,7 @@ bench-local: prereqs  ## Measure Local mode on this machine's disk, optimised bu
 	$(CARGO) run --locked --release -p bucketq-benches --bin local
 
 bench-python: prereqs $(VENV)/.ready  ## Measure what Python adds to the engine, optimised build; JSON on the last line
-	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --release
+	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --locked --release
 	$(CARGO) build --locked --release -p bucketq-benches --bin callers
 	$(VENV)/bin/python benches/python.py "$${CARGO_TARGET_DIR:-target}/release/callers" $(ARGS)
 
@@ -104,8 +104,8 @@ clean:  ## Remove everything built or installed here: build output, .venv and .t
 prereqs:  ## Say what is missing on this machine, one line each
 	@PYTHON='$(PYTHON)' .ci/check-prereqs
 
-gofakes3:  ## Install the fast S3 server that the contract tests start; says so when there is no Go
-	@.ci/tools gofakes3 || true
+servers:  ## Install the S3 servers that every run of the tests starts, gofakes3 and moto; says what is missing
+	@.ci/tools gofakes3 moto || true
 
 # Rebuilt when the pinned versions change.
 $(VENV)/.ready: .ci/requirements.txt pyproject.toml uv.lock

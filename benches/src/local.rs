@@ -24,7 +24,7 @@ use crate::stats::{median, now};
 const BACKLOG: usize = 10_000;
 
 async fn open(dir: &Path, fsync: Fsync) -> Result<QueueFile> {
-    let options = Options { mode: Mode::Local(fsync), cache: Some(dir.to_owned()), ..Options::default() };
+    let options = Options { mode: Mode::Local, fsync, cache: Some(dir.to_owned()), ..Options::default() };
     let file = QueueFile::open_with(Arc::new(Memory::new()), "local", options, Env::default()).await?;
     let env = Env::default();
     let jobs = (0..BACKLOG).map(|_| fresh_job(&env)).collect();

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bucketq import _native
 from bucketq.errors import Invalid
@@ -241,5 +242,13 @@ def native_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in settings.items():
         if key not in SETTINGS:
             raise Invalid(f"there is no setting {key!r}: {nearest(key, SETTINGS)}", "option")
-        out[key] = millis(value, key) if SETTINGS[key] == "seconds" and value is not None else value
+        out[key] = setting(key, value)
     return out
+
+
+def setting(key: str, value: Any) -> Any:
+    """The value of a setting: durations as milliseconds, paths as text."""
+    kind, _, words = SETTINGS[key].partition(" ")
+    if kind == "seconds" and value is not None and not (words and isinstance(value, str)):
+        return millis(value, key)
+    return os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value

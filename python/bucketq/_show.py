@@ -7,7 +7,23 @@ from typing import Any, cast
 
 from bucketq import _convert as convert
 from bucketq._convert import Blob, Dict
-from bucketq.types import Enqueued, JobDetail, JobInfo, Page, ProbeReport, QueueInfo, State, Stats
+from bucketq.types import (
+    CheckReport,
+    Commit,
+    Enqueued,
+    Exported,
+    JobDetail,
+    JobInfo,
+    Page,
+    ProbeReport,
+    Problem,
+    QueueInfo,
+    Restored,
+    State,
+    Stats,
+    Tally,
+    Unsynced,
+)
 
 TIMES = ("enqueued", "claimed", "finished", "expires")
 STATES: tuple[State, ...] = ("scheduled", "ready", "leased", "done", "dead", "cancelled")
@@ -84,3 +100,51 @@ def stats(native: Dict) -> Stats:
     time = convert.time(native["commit_ms"])
     queues = tuple(map(queue, native["queues"]))
     return Stats(queues, native["commit_seq"], time, native["pages"], native["free_pages"])
+
+
+def timed(native: Dict) -> dict[str, Any]:
+    """The fields, with the time of a commit as such."""
+    fields = dict(native)
+    fields["commit_time"] = convert.maybe_time(fields.pop("commit_ms"))
+    return fields
+
+
+def exported(native: Dict) -> Exported:
+    """An image written to a file."""
+    return Exported(**timed(native))
+
+
+def history(native: list[Dict]) -> list[Commit]:
+    """Commits of the log."""
+    return [Commit(**timed(one)) for one in native]
+
+
+def checked(native: Dict) -> CheckReport:
+    """What a check found."""
+    fields = timed(native)
+    for name in ("read", "referenced", "unreferenced", "collectable", "foreign"):
+        fields[name] = None if fields[name] is None else Tally(**fields[name])
+    fields["sound_objects"] = tuple(fields["sound_objects"])
+    fields["problems"] = tuple(Problem(**one) for one in fields["problems"])
+    return CheckReport(**fields)
+
+
+def restored(native: Dict) -> Restored:
+    """What a restore did."""
+    fields = dict(native)
+    fields["foreign"] = Tally(**native["foreign"])
+    return Restored(**fields)
+
+
+def closed(url: str, native: Dict) -> None:
+    """Say so when something is left unpublished."""
+    left = Unsynced(**native)
+    if left:
+        from logging import getLogger
+
+        getLogger("bucketq").warning(
+            "%s is closed without a sync: %d local commit%s not published; open it again and sync",
+            url,
+            left.commits,
+            " is" if left.commits == 1 else "s are",
+        )

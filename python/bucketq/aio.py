@@ -20,6 +20,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -32,20 +33,39 @@ from bucketq._native import Op
 from bucketq.errors import Error
 from bucketq.settings import Source, resolve
 from bucketq.types import (
+    CheckReport,
+    Collected,
+    Commit,
     Enqueued,
+    Exported,
     Extras,
     JobDetail,
     New,
     Page,
     ProbeReport,
     QueueInfo,
+    Restored,
     Seconds,
     Settings,
     State,
     Stats,
+    Synced,
+    Unsynced,
 )
 
-__all__ = ["Atomic", "Batch", "Job", "Jobs", "Queue", "QueueFile", "Worker", "open", "probe"]
+__all__ = [
+    "Atomic",
+    "Batch",
+    "Job",
+    "Jobs",
+    "Queue",
+    "QueueFile",
+    "Worker",
+    "check",
+    "open",
+    "probe",
+    "restore",
+]
 
 
 async def open(
@@ -66,6 +86,26 @@ async def probe(
     """Test the compare-and-swap of the store at this URL, as ``bucketq.probe``."""
     url, options = resolve(url, settings, arguments)
     return _show.report(await _native.probe(url, thorough, options))
+
+
+async def check(
+    url: str | PathLike[str] | None = None, *, settings: Source | None = None, **arguments: Unpack[Settings]
+) -> CheckReport:
+    """Read everything a queue file consists of, as ``bucketq.check``."""
+    url, options = resolve(url, settings, arguments)
+    return _show.checked(await _native.check(url, options))
+
+
+async def restore(
+    url: str | PathLike[str] | None,
+    image: str | PathLike[str],
+    *,
+    settings: Source | None = None,
+    **arguments: Unpack[Settings],
+) -> Restored:
+    """Make an exported image the newest state of the queue file, as ``bucketq.restore``."""
+    url, options = resolve(url, settings, arguments)
+    return _show.restored(await _native.restore(url, image, options))
 
 
 class Job(JobBase):
@@ -331,6 +371,26 @@ class QueueFile:
         call = _op.claim(self._file, queues, max, lease, wait, worker)
         return Batch(self._file, [Job(self._file, held, swallow=swallow) for held in await call])
 
+    async def sync(self) -> Synced:
+        """Local mode: publish what was changed here, in one commit. Costs nothing when nothing was.
+
+        Raises Diverged when somebody else committed meanwhile: nothing is lost; ``export_pending`` saves it, and
+        ``snapshot(discard=True)`` drops it.
+        """
+        return Synced(**await self._file.sync())
+
+    async def snapshot(self, *, discard: bool = False) -> int:
+        """Bring what others published, and answer the number of the newest commit.
+
+        In Local mode refused with the code ``unsynced`` while something is not published, unless ``discard`` drops it.
+        """
+        return await self._file.snapshot(discard)
+
+    @property
+    def dirty(self) -> Unsynced:
+        """What is not published; false when that is nothing, and always in Durable mode."""
+        return Unsynced(**self._file.dirty())
+
     def atomic(self) -> Atomic:
         """Several changes in one commit: ``async with file.atomic() as tx: tx.ack(job)``."""
         return Atomic(self._file)
@@ -356,17 +416,45 @@ class QueueFile:
         """The queue file as a whole; with ``max_age``, state of that age will do."""
         return _show.stats(await self._file.stats(convert.maybe_millis(max_age, "max_age")))
 
+    async def history(self, *, limit: int = 100) -> builtins.list[Commit]:
+        """The newest commits that the log still has, newest first."""
+        limit = convert.whole(limit, "limit", 1, 2**32 - 1)
+        return _show.history(await self._file.history(limit))
+
     async def settle(self) -> int:
         """After OutcomeUnknown: make sure that nothing sent before can still land. Answers the commit reached."""
         return await self._file.settle()
+
+    async def export(self, path: str | PathLike[str], *, replace: bool = False) -> Exported:
+        """Write the newest published state to a file that ``sqlite3`` opens, whole or not at all."""
+        return _show.exported(await self._file.export(path, replace))
+
+    async def export_pending(self, path: str | PathLike[str]) -> None:
+        """Local mode: the same with what is not published.
+
+        Beside it, in ``path`` with ``.jsonl`` added, stands a line of JSON for each job that differs.
+        """
+        await self._file.export_pending(path)
+
+    async def collect(self, *, grace: Seconds) -> Collected:
+        """Delete what the queue file has not needed for so long, now. Without this it happens by itself, later."""
+        return Collected(**await self._file.collect(convert.millis(grace, "grace")))
+
+    @property
+    def directory(self) -> Path | None:
+        """Where the local state lies: in Local mode, or in Durable mode with a ``cache``."""
+        return self._file.directory()
 
     def metrics(self) -> Mapping[str, int]:
         """What the writer of this process has done: commits, puts, gets and more."""
         return self._file.metrics()
 
     async def close(self) -> None:
-        """Answer everything sent before, and end. Waiting claims get Closed."""
-        await self._file.close()
+        """Answer everything sent before, and end. Waiting claims get Closed.
+
+        Local mode: this does not sync; the log warns of what is not published.
+        """
+        _show.closed(self.url, await self._file.close())
 
     async def __aenter__(self) -> Self:
         return self

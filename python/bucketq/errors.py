@@ -19,7 +19,15 @@ __all__ = [
     "OutcomeUnknown",
     "QueueFull",
     "Unavailable",
+    "table",
 ]
+
+
+def table() -> list[tuple[str, str, int]]:
+    """Every class with what to do next and the exit code of the command, in the order of docs/errors.md."""
+    from bucketq import _native
+
+    return [(python, step, code) for _, step, python, code, _ in _native.kinds()]
 
 
 class Error(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Mapping
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -14,9 +15,25 @@ from bucketq._atomic import AtomicBase
 from bucketq._job import LEASE
 from bucketq.queue import Batch, Job, Queue
 from bucketq.settings import Source, resolve
-from bucketq.types import JobDetail, Page, ProbeReport, QueueInfo, Seconds, Settings, State, Stats
+from bucketq.types import (
+    CheckReport,
+    Collected,
+    Commit,
+    Exported,
+    JobDetail,
+    Page,
+    ProbeReport,
+    QueueInfo,
+    Restored,
+    Seconds,
+    Settings,
+    State,
+    Stats,
+    Synced,
+    Unsynced,
+)
 
-__all__ = ["Atomic", "QueueFile", "open", "probe"]
+__all__ = ["Atomic", "QueueFile", "check", "open", "probe", "restore"]
 
 
 def open(
@@ -49,6 +66,37 @@ def probe(
     """
     url, options = resolve(url, settings, arguments)
     return _show.report(_native.probe(url, thorough, options).wait())
+
+
+def check(
+    url: str | PathLike[str] | None = None, *, settings: Source | None = None, **arguments: Unpack[Settings]
+) -> CheckReport:
+    """Read everything a queue file consists of and say what is wrong with it. Writes nothing; others may go on.
+
+    >>> import bucketq
+    >>> with bucketq.open("memory://checked") as file:
+    ...     receipt = file.queue("emails").enqueue("hello")
+    ...     bucketq.check("memory://checked").problems
+    ()
+    """
+    url, options = resolve(url, settings, arguments)
+    return _show.checked(_native.check(url, options).wait())
+
+
+def restore(
+    url: str | PathLike[str] | None,
+    image: str | PathLike[str],
+    *,
+    settings: Source | None = None,
+    **arguments: Unpack[Settings],
+) -> Restored:
+    """Make an exported image the newest state of the queue file, whatever is there. Stop the workers first.
+
+    What was committed after the image is undone, and leases given since then are forgotten.
+    With ``url`` None the settings name it.
+    """
+    url, options = resolve(url, settings, arguments)
+    return _show.restored(_native.restore(url, image, options).wait())
 
 
 class Atomic(AtomicBase):
@@ -102,6 +150,26 @@ class QueueFile:
         call = _op.claim(self._file, queues, max, lease, wait, worker)
         return Batch(self._file, [Job(self._file, held, swallow=swallow) for held in call.wait()])
 
+    def sync(self) -> Synced:
+        """Local mode: publish what was changed here, in one commit. Costs nothing when nothing was.
+
+        Raises Diverged when somebody else committed meanwhile: nothing is lost; ``export_pending`` saves it, and
+        ``snapshot(discard=True)`` drops it.
+        """
+        return Synced(**self._file.sync().wait())
+
+    def snapshot(self, *, discard: bool = False) -> int:
+        """Bring what others published, and answer the number of the newest commit.
+
+        In Local mode refused with the code ``unsynced`` while something is not published, unless ``discard`` drops it.
+        """
+        return self._file.snapshot(discard).wait()
+
+    @property
+    def dirty(self) -> Unsynced:
+        """What is not published; false when that is nothing, and always in Durable mode."""
+        return Unsynced(**self._file.dirty())
+
     def atomic(self) -> Atomic:
         """Several changes in one commit: ``with file.atomic() as tx: tx.ack(job); tx.enqueue("next", data)``."""
         return Atomic(self._file)
@@ -127,17 +195,45 @@ class QueueFile:
         """The queue file as a whole; with ``max_age``, state of that age will do."""
         return _show.stats(self._file.stats(convert.maybe_millis(max_age, "max_age")).wait())
 
+    def history(self, *, limit: int = 100) -> builtins.list[Commit]:
+        """The newest commits that the log still has, newest first."""
+        limit = convert.whole(limit, "limit", 1, 2**32 - 1)
+        return _show.history(self._file.history(limit).wait())
+
     def settle(self) -> int:
         """After OutcomeUnknown: make sure that nothing sent before can still land. Answers the commit reached."""
         return self._file.settle().wait()
+
+    def export(self, path: str | PathLike[str], *, replace: bool = False) -> Exported:
+        """Write the newest published state to a file that ``sqlite3`` opens, whole or not at all."""
+        return _show.exported(self._file.export(path, replace).wait())
+
+    def export_pending(self, path: str | PathLike[str]) -> None:
+        """Local mode: the same with what is not published.
+
+        Beside it, in ``path`` with ``.jsonl`` added, stands a line of JSON for each job that differs.
+        """
+        self._file.export_pending(path).wait()
+
+    def collect(self, *, grace: Seconds) -> Collected:
+        """Delete what the queue file has not needed for so long, now. Without this it happens by itself, later."""
+        return Collected(**self._file.collect(convert.millis(grace, "grace")).wait())
+
+    @property
+    def directory(self) -> Path | None:
+        """Where the local state lies: in Local mode, or in Durable mode with a ``cache``."""
+        return self._file.directory()
 
     def metrics(self) -> Mapping[str, int]:
         """What the writer of this process has done: commits, puts, gets and more."""
         return self._file.metrics()
 
     def close(self) -> None:
-        """Answer everything sent before, and end. Waiting claims get Closed."""
-        self._file.close().wait()
+        """Answer everything sent before, and end. Waiting claims get Closed.
+
+        Local mode: this does not sync; the log warns of what is not published.
+        """
+        _show.closed(self.url, self._file.close().wait())
 
     def __enter__(self) -> Self:
         return self

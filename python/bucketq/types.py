@@ -5,24 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from os import PathLike
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 from bucketq import _convert as convert
 
 __all__ = [
     "Backoff",
+    "CheckReport",
+    "Collected",
+    "Commit",
     "Enqueued",
+    "Exported",
     "Extras",
     "JobDetail",
     "JobInfo",
     "New",
     "Page",
     "ProbeReport",
+    "Problem",
     "QueueInfo",
+    "Restored",
     "Seconds",
     "Settings",
     "State",
     "Stats",
+    "Synced",
+    "Tally",
+    "Unsynced",
 ]
 
 Seconds = float | timedelta
@@ -108,8 +118,12 @@ class Settings(TypedDict, total=False):
     """A waiting claim asks the store this often at first ..."""
     poll_max: Seconds
     """... and this often after a while."""
-    cache: str
-    """A directory of this machine that makes reopening cheap and holds a copy for ``sqlite3``."""
+    mode: Literal["durable", "local"]
+    """When a change counts: once it is in the store, or once it is in a directory of this machine."""
+    fsync: Literal["each_commit", "never"] | Seconds
+    """Local mode: the disk has it before a call returns, at least this often, or when the system likes."""
+    cache: str | PathLike[str]
+    """A directory of this machine: for the state of Local mode, or to reopen faster and read with ``sqlite3``."""
     cache_bytes: int
     """Bytes of bases and segments kept there; the longest unused go first."""
     copy_interval: Seconds
@@ -292,3 +306,151 @@ class Stats:
     """Pages of the database, 4,096 bytes each."""
     free_pages: int
     """Of those, pages that hold nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What a sync published."""
+
+    commits: int
+    """Local commits that are published now and were not known to be before."""
+    ops: int
+    """Changes in them."""
+    commit_seq: int
+    """The commit that everything published stands in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsynced:
+    """What is not published; false when that is nothing."""
+
+    commits: int
+    """Local commits."""
+    ops: int
+    """Changes in them."""
+    bytes: int
+    """What they take in the local log."""
+
+    def __bool__(self) -> bool:
+        return self.commits > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit of the log."""
+
+    commit_seq: int
+    commit_id: str
+    commit_time: datetime
+    writer: str
+    """Who made it: one opening of the queue file by one process."""
+    ops: int
+    """Changes in it."""
+    bytes: int
+    """What it takes in the log."""
+    pages_changed: int
+    pages: int
+    """Pages of the database after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """An image written to a file of this machine."""
+
+    commit_seq: int
+    """The commit it shows."""
+    commit_id: str
+    commit_time: datetime
+    bytes: int
+    """Size of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a collection did."""
+
+    objects: int
+    """Objects deleted."""
+    bytes: int
+    left: int
+    """Objects not in use that are still there: too young, on their way in, or the store refused."""
+    left_bytes: int
+    floor: int
+    """What belongs to commits before this one could be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many objects, and how many bytes they have."""
+
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A check that something did not pass."""
+
+    object: str
+    """A key, or ``database`` for what the objects together say."""
+    check: str
+    """What should hold."""
+    found: str
+    """What was found instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """What a check of a queue file read and found. Without a readable HEAD, what only it tells is None."""
+
+    name: str
+    store: str
+    commit_seq: int | None
+    commit_id: str | None
+    commit_time: datetime | None
+    file_id: str | None
+    lineage_id: str | None
+    read_only: str | None
+    """Why this version can read the file and not change it."""
+    read: Tally
+    """Objects that were read."""
+    commits: int
+    """Commits after the base, applied one by one."""
+    pages: int
+    jobs: int
+    referenced: Tally
+    """What is in use."""
+    unreferenced: Tally | None
+    """What belongs to the queue file and is not in use; None when listing is not allowed."""
+    collectable: Tally | None
+    """Of those, what the next collection deletes."""
+    foreign: Tally | None
+    """What belongs to another file of the same name; nothing ever deletes it."""
+    sound_objects: tuple[str, ...]
+    """If HEAD is damaged: what a restore could be made from."""
+    problems: tuple[Problem, ...]
+    """Everything that is wrong."""
+
+    @property
+    def clean(self) -> bool:
+        """Nothing is wrong."""
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore did."""
+
+    commit_seq: int
+    """The commit that the image became."""
+    commit_id: str
+    lineage_id: str
+    """The new one."""
+    file_id: str
+    """The old one if it could be read, else a new one."""
+    replaced: int | None
+    """The commit that was the newest before, if it could be read."""
+    jobs: int
+    """Jobs in the image."""
+    foreign: Tally
+    """Objects of another file of the name: delete them by hand once the restored file is seen to be right."""

@@ -44,7 +44,8 @@ impl Machine {
 
     pub fn options(&self) -> Options {
         Options {
-            mode: Mode::Local(self.fsync),
+            mode: Mode::Local,
+            fsync: self.fsync,
             cache: Some(self.disk.path().to_owned()),
             ..Options::default()
         }

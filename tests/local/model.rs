@@ -68,7 +68,8 @@ impl World {
         let fsync =
             [Fsync::EachCommit, Fsync::Interval(Duration::from_mins(1)), Fsync::Never][rng.below(3) as usize];
         let options = Options {
-            mode: Mode::Local(fsync),
+            mode: Mode::Local,
+            fsync,
             host: Host::CurrentRuntime,
             deadline: Duration::from_secs(2),
             ..options

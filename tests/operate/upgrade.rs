@@ -256,7 +256,7 @@ async fn a_file_for_newer_writers_takes_no_local_changes() -> Result<()> {
         commit_newer(&store, sql_for(what), change).await?;
         let before = objects(&store).await?;
         let options = bucketq::Options {
-            mode: bucketq::Mode::Local(bucketq::Fsync::EachCommit),
+            mode: bucketq::Mode::Local,
             cache: Some(dir.path().join("state")),
             ..bucketq::Options::default()
         };

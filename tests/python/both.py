@@ -76,13 +76,13 @@ class Lifted:
         return repr(self.blocking)
 
 
-async def probe_blocking(*args: Any, **settings: Any) -> Any:
-    return await in_thread(bucketq.probe, *args, **settings)
+def either(name: str) -> dict[str, Any]:
+    """The function of this name by face."""
+
+    async def blocking(*args: Any, **options: Any) -> Any:
+        return await in_thread(getattr(bucketq, name), *args, **options)
+
+    return {"blocking": blocking, "aio": getattr(aio, name)}
 
 
-async def open_blocking(*args: Any, **settings: Any) -> Any:
-    return await in_thread(bucketq.open, *args, **settings)
-
-
-OPEN = {"blocking": open_blocking, "aio": aio.open}
-PROBE = {"blocking": probe_blocking, "aio": aio.probe}
+OPEN, PROBE, CHECK, RESTORE = map(either, ("open", "probe", "check", "restore"))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import io
 import itertools
+import os
+import sys
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,8 @@ import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from both import OPEN
+from bucketq.cli import main
+from command import Command, as_process
 from servers import BUCKET, ROOT, Server, s3
 
 NUMBERS = itertools.count()
@@ -83,3 +88,24 @@ def box(request: pytest.FixtureRequest, face: str, tmp_path: Path) -> Box:
 def memory(face: str) -> Box:
     """In memory only: for what does not depend on the store."""
     return Box(face, memory_url(), {})
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Command:
+    """The command as a process."""
+    return Command(str(tmp_path / "jobs"), tmp_path, as_process)
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command in this process."""
+
+    def here(command: Command, words: tuple[str, ...], given: str) -> tuple[int, str, str]:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "environ", command.environ)
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+            patch.chdir(command.directory)
+            code = main(words)
+        return code, *capsys.readouterr()
+
+    return Command(str(tmp_path / "jobs"), tmp_path, here)

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,16 +44,20 @@ def settings(endpoint: str, access_key: str, secret_key: str) -> dict[str, Any]:
     return {"endpoint": endpoint, "region": "us-east-1", "access_key": access_key, "secret_key": secret_key}
 
 
-def tool(name: str) -> str:
-    """The program, or a skip that says how to get it."""
-    tools = os.environ.get("BUCKETQ_TOOLS") or str(ROOT / ".tools" / "bin")
-    found = shutil.which(name, path=tools)
-    if found is None:
-        reason = f"skipped: {name} is not installed (.ci/tools {name})"
+def require(program: str | None, reason: str) -> str:
+    """The program, or a skip that says what is missing."""
+    if program is None:
+        reason = f"skipped: {reason}"
         if os.environ.get("BUCKETQ_REQUIRE_SERVERS") == "1":
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
-    return found
+    return program
+
+
+def tool(name: str) -> str:
+    """The program, or a skip that says how to get it."""
+    tools = os.environ.get("BUCKETQ_TOOLS") or str(ROOT / ".tools" / "bin")
+    return require(shutil.which(name, path=tools), f"{name} is not installed (.ci/tools {name})")
 
 
 def free_port() -> int:
@@ -83,14 +87,23 @@ def s3() -> Iterator[Server]:
         keys = (os.environ.get("AWS_ACCESS_KEY_ID", ""), os.environ.get("AWS_SECRET_ACCESS_KEY", ""))
         yield Server(given, settings(given, *keys))
         return
-    program = tool("gofakes3")
+
+    def arguments(port: int) -> list[str]:
+        return ["-backend", "memory", "-autobucket", "-host", f"127.0.0.1:{port}"]
+
+    with running("gofakes3", arguments) as server:
+        yield server
+
+
+@contextmanager
+def running(name: str, arguments: Callable[[int], list[str]]) -> Iterator[Server]:
+    """A server of this name on a free port."""
+    program = tool(name)
     for _ in range(3):
         port = free_port()
         endpoint = f"http://127.0.0.1:{port}"
         server = subprocess.Popen(
-            [program, "-backend", "memory", "-autobucket", "-host", f"127.0.0.1:{port}"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            [program, *arguments(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
             if answers(endpoint, server):
@@ -99,4 +112,16 @@ def s3() -> Iterator[Server]:
         finally:
             server.kill()
             server.wait()
-    pytest.fail("gofakes3 does not start")
+    pytest.fail(f"{name} does not start")
+
+
+@contextmanager
+def moto() -> Iterator[Server]:
+    """moto, which many test suites have already. Its conditions hold for one writer at a time."""
+
+    def arguments(port: int) -> list[str]:
+        return ["-H", "127.0.0.1", "-p", str(port)]
+
+    with running("moto_server", arguments) as server:
+        server.client().create_bucket(Bucket=BUCKET)
+        yield server

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -175,3 +178,58 @@ async def test_an_exception_group_of_a_task_group_leaves_nothing_claimed():
                     group.create_task(work(n))
         counts = await settled(q)
         assert (counts["leased"], counts["ready"], counts["scheduled"]) == (0, 3, 1)
+
+
+async def everyday(url):
+    """Many calls at once, a claim that waits, one that is cancelled, a worker."""
+    async with await aio.open(url) as file:
+        q = file.queue("q")
+        waiting = [asyncio.create_task(q.claim_one(wait=None)) for _ in range(5)]
+        await asyncio.sleep(0)
+        await asyncio.gather(*(q.enqueue(n) for n in range(50)))
+        await asyncio.gather(*(job.ack() for job in await asyncio.gather(*waiting)))
+        late = asyncio.create_task(file.claim(wait=None, queues=["empty"]))
+        await asyncio.sleep(0)
+        late.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await late
+        worker = aio.Worker(file)
+
+        @worker.handles("q")
+        async def work(job):
+            await asyncio.sleep(0)
+            return job.data
+
+        assert (await worker.run(wait=0)).done == 45
+        assert (await q.counts()).counts["done"] == 50
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_any_loop_will_do(loop):
+    with asyncio.Runner(loop_factory=importlib.import_module(loop).new_event_loop) as runner:
+        for time in ("first", "second"):
+            runner.run(asyncio.wait_for(everyday(f"memory://{loop}-{time}"), 60))
+
+
+def test_what_runs_when_the_interpreter_ends_may_await():
+    code = """
+import asyncio, atexit
+
+async def more():
+    await file.queue("q").enqueue_many(range(3), chunk=1)
+    await asyncio.gather(*(file.queue("q").enqueue(n) for n in range(20)))
+    print((await file.queue("q").counts()).counts["ready"])
+    await file.close()
+
+atexit.register(lambda: asyncio.run(more()))  # Runs after what the package registers later.
+from bucketq import aio
+
+async def main():
+    global file
+    file = await aio.open("memory://end")
+    await file.queue("q").enqueue(1)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("24\n", "", 0)

@@ -1,8 +1,6 @@
 """The command, driven as a process: what it prints, what it answers in JSON, and its exit codes."""
 
-import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -10,11 +8,9 @@ import sys
 import pytest
 
 import bucketq
-from bucketq import _native
-from bucketq.cli import main
+from command import EXITS, TIMEOUT
 from servers import BUCKET
 
-TIMEOUT = 60
 LONG = "a-queue-with-quite-a-name-that-hardly-fits"
 COMMANDS = [
     *(
@@ -31,60 +27,8 @@ COMMANDS = [
         "purge",
     ),
     *("claim", "ack", "nack", "extend", "worker", "doctor"),
+    *("sync", "snapshot", "export", "check", "restore", "collect", "history"),
 ]
-EXITS = {python: code for _, _, python, code, _ in _native.kinds()}
-
-
-class Command:
-    """Runs ``bucketq`` on one queue file, in one directory: as a process, or here, which is faster."""
-
-    def __init__(self, url, directory, run):
-        self.directory = directory
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("BUCKETQ_")}
-        self.environ = inherited | {"BUCKETQ_URL": url, "COLUMNS": "80", "NO_COLOR": "1"}
-        self.run = run
-
-    def __call__(self, *words, given="", exits=0):
-        code, out, self.err = self.run(self, words, given)
-        assert code == exits, self.err
-        return out
-
-    def json(self, *words, given="", exits=0):
-        return [json.loads(line) for line in self(*words, "--json", given=given, exits=exits).splitlines()]
-
-    def fails(self, kind, *words, given=""):
-        """What it complains about when it fails like this."""
-        self(*words, given=given, exits=EXITS[kind])
-        return self.err
-
-    def start(self, *words):
-        program = [sys.executable, "-m", "bucketq", *words]
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        return subprocess.Popen(program, cwd=self.directory, env=self.environ, text=True, **pipes)
-
-
-def as_process(command, words, given):
-    process = command.start(*words)
-    out, err = process.communicate(given, timeout=TIMEOUT)
-    return process.returncode, out, err
-
-
-@pytest.fixture
-def process(tmp_path):
-    return Command(str(tmp_path / "jobs"), tmp_path, as_process)
-
-
-@pytest.fixture
-def command(tmp_path, monkeypatch, capsys):
-    def here(command, words, given):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "environ", command.environ)
-            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
-            patch.chdir(command.directory)
-            code = main(words)
-        return code, *capsys.readouterr()
-
-    return Command(str(tmp_path / "jobs"), tmp_path, here)
 
 
 def test_every_command_has_a_help_with_an_example(command):
@@ -298,6 +242,12 @@ def test_completion_is_a_script_for_the_shell(command, shell):
 def test_completion_completes(process):
     process.environ |= {"_BUCKETQ_COMPLETE": "complete_bash", "COMP_WORDS": "bucketq pau", "COMP_CWORD": "1"}
     assert process().split() == ["pause"]
+
+
+def test_a_command_starts_without_pydantic(process):
+    program = "import sys; from bucketq.cli import main; main(['init']); print('pydantic' in sys.modules)"
+    found = subprocess.check_output([sys.executable, "-c", program], text=True, env=process.environ)
+    assert found.splitlines()[-1] == "False"
 
 
 def test_importing_the_package_loads_nothing_heavy():

@@ -8,11 +8,13 @@ import pytest
 
 from servers import ROOT
 
-PAGES = ["quickstart", "workers", "testing"]
+PAGES = ["quickstart", "workers", "testing", "modes", "errors"]
+PAGES += [f"moving/{page.stem}" for page in (ROOT / "docs" / "moving").glob("*.md")]
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_examples_of_a_page_run(page):
+def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / f"{page}.md").read_text()
     names: dict[str, object] = {}
     blocks = list(re.finditer(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", text, re.DOTALL))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import tempfile
 
 import hypothesis.strategies as st
 import pytest
@@ -25,14 +26,17 @@ class Model(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        url = f"memory://model{next(NUMBERS)}"
-        self.file = self.run(OPEN[self.face](url))
-        self.q = self.file.queue("q")
+        self.url = f"memory://model{next(NUMBERS)}"
+        self.open()
         self.states: dict[str, str] = {}
         self.order: dict[str, tuple[int, int]] = {}
         self.attempts: dict[str, int] = {}
         self.held: dict[str, object] = {}
         self.line = itertools.count()
+
+    def open(self) -> None:
+        self.file = self.run(OPEN[self.face](self.url))
+        self.q = self.file.queue("q")
 
     def run(self, coroutine):
         return self.loop.run_until_complete(asyncio.wait_for(coroutine, 60))
@@ -133,6 +137,59 @@ class AioModel(Model):
     face = "aio"
 
 
+class LocalModel(Model):
+    """The same in Local mode. Others see what was published last, and a discard goes back to it."""
+
+    def __init__(self) -> None:
+        self.directory = tempfile.TemporaryDirectory()
+        super().__init__()
+        self.others = self.run(OPEN[self.face](self.url, read_only=True))
+        self.publish()
+
+    def open(self) -> None:
+        self.file = self.run(OPEN[self.face](self.url, mode="local", cache=self.directory.name))
+        self.q = self.file.queue("q")
+
+    def teardown(self) -> None:
+        self.run(self.others.close())
+        super().teardown()
+        self.directory.cleanup()
+
+    def publish(self) -> None:
+        self.published = (dict(self.states), dict(self.order), dict(self.attempts))
+
+    @rule()
+    def sync(self):
+        pending = self.file.dirty
+        synced = self.run(self.file.sync())
+        assert (synced.commits, synced.ops) == (pending.commits, pending.ops)
+        self.publish()
+
+    @precondition(lambda self: not self.held and "leased" not in self.published[0].values())
+    @rule()
+    def discard(self):
+        self.run(self.file.snapshot(discard=True))
+        self.states, self.order, self.attempts = map(dict, self.published)
+
+    @precondition(lambda self: not self.held)
+    @rule()
+    def reopen(self):
+        pending = self.file.dirty
+        self.run(self.file.close())
+        self.open()
+        assert self.file.dirty == pending
+
+    @invariant()
+    def others_see_what_was_published(self):
+        counts = self.run(self.others.queue("q").counts()).counts
+        for state in counts:
+            assert counts[state] == sum(s == state for s in self.published[0].values()), state
+
+
+class LocalAioModel(LocalModel):
+    face = "aio"
+
+
 QUICK = settings(
     max_examples=25,
     stateful_step_count=30,
@@ -144,3 +201,7 @@ TestBlocking = Model.TestCase
 TestBlocking.settings = QUICK
 TestAio = AioModel.TestCase
 TestAio.settings = QUICK
+TestLocal = LocalModel.TestCase
+TestLocal.settings = QUICK
+TestLocalAio = LocalAioModel.TestCase
+TestLocalAio.settings = QUICK

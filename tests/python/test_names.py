@@ -13,7 +13,8 @@ from bucketq import _convert, _native, aio, errors, types
 from servers import ROOT
 from typed import awaitable, blocking
 
-CLASSES = [name for name in aio.__all__ if name not in ("open", "probe")]
+CLASSES = [name for name in aio.__all__ if inspect.isclass(getattr(aio, name))]
+FUNCTIONS = [name for name in aio.__all__ if name not in CLASSES]
 PARITY = {
     "__enter__": "__aenter__",
     "__exit__": "__aexit__",
@@ -45,6 +46,12 @@ def test_blocking_and_asyncio_take_the_same_arguments(name):
             assert parameters[0] == parameters[1], member
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_take_the_same_arguments_on_both_faces(name):
+    plain, twin = (inspect.signature(getattr(face, name)) for face in (bucketq, aio))
+    assert list(plain.parameters.values()) == list(twin.parameters.values())
+
+
 def test_every_name_of_asyncio_is_also_blocking():
     assert set(aio.__all__) <= set(bucketq.__all__)
     assert sorted(bucketq.__all__) == bucketq.__all__
@@ -52,7 +59,8 @@ def test_every_name_of_asyncio_is_also_blocking():
 
 def test_the_errors_are_those_of_the_engine():
     table = {python: next_step for _, next_step, python, _, _ in _native.kinds()}
-    assert set(table) == set(errors.__all__) - {"Error"}
+    assert set(table) == set(errors.__all__) - {"Error", "table"}
+    assert [name for name, _, _ in errors.table()] == list(table)
     for name in table:
         assert issubclass(getattr(bucketq, name), bucketq.Error)
     assert issubclass(bucketq.Invalid, ValueError)
@@ -69,6 +77,34 @@ def test_every_code_leads_to_its_exception():
 def test_settings_and_extras_are_named_once_everywhere():
     assert set(_convert.SETTINGS) == set(types.Settings.__annotations__)
     assert set(_convert.EXTRAS) == set(types.Extras.__annotations__)
+
+
+NATIVE = {
+    "_atomic",
+    "_convert",
+    "_job",
+    "_lease",
+    "_op",
+    "aio",
+    "errors",
+    "file",
+    "queue",
+    "settings",
+    "testing",
+}
+"""Who may talk to the engine; docs/architecture.md says so."""
+
+
+def test_only_some_modules_talk_to_the_engine():
+    home = ROOT / "python" / "bucketq"
+    found = {
+        path.relative_to(home).with_suffix("").as_posix()
+        for path in home.rglob("*.py")
+        if re.search(
+            r"^\s*from bucketq(\._native import| import .*\b_native\b)", path.read_text(), re.MULTILINE
+        )
+    }
+    assert found == NATIVE
 
 
 def test_examples_in_docstrings_run():

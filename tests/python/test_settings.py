@@ -62,11 +62,22 @@ def test_values_in_the_environment_are_what_they_mean(variables):
         "deadline": "2.5",
         "region": "eu",
         "checksum": "none",
+        "mode": "local",
+        "fsync": "0.5",
     }.items():
         variables(f"BUCKETQ_{name.upper()}", text)
     variables("BUCKETQ_TAIL", "")
-    found = settings.load()
-    assert found == {"create": False, "mailbox": 7, "deadline": 2.5, "region": "eu", "checksum": "none"}
+    assert settings.load() == {
+        "create": False,
+        "mailbox": 7,
+        "deadline": 2.5,
+        "region": "eu",
+        "checksum": "none",
+        "mode": "local",
+        "fsync": 0.5,
+    }
+    variables("BUCKETQ_FSYNC", "never")
+    assert settings.load()["fsync"] == "never"
 
 
 @pytest.mark.parametrize(
@@ -76,6 +87,7 @@ def test_values_in_the_environment_are_what_they_mean(variables):
         ("MAILBOX", "-1", "BUCKETQ_MAILBOX: mailbox takes a whole number"),
         ("DEADLINE", "soon", "BUCKETQ_DEADLINE: deadline takes a number of seconds"),
         ("CHECKSUM", "md5", "one of crc32, sha256, none"),
+        ("FSYNC", "often", "fsync takes each_commit, never or a number of seconds"),
         ("DEADLNIE", "1", "did you mean BUCKETQ_DEADLINE"),
     ],
 )

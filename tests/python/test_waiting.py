@@ -214,6 +214,45 @@ file.close()
     assert out == "closed\n" * 4 + "True 0.0\n7 1\n"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_of_multiprocessing_is_refused_when_forked_and_works_when_spawned(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("""
+import bucketq, multiprocessing, sys
+
+def child(place, file, told):
+    try:
+        told.put(file.queue("q").claim_one().data if file else "nothing inherited")
+    except bucketq.Closed as error:
+        told.put(f"{error.code}: {error.message}")
+    try:
+        with bucketq.open(place) as own:
+            told.put(own.queue("q").claim_one().data)
+    except bucketq.Closed as error:
+        told.put("start method spawn" in error.message)
+
+if __name__ == "__main__":
+    with bucketq.open(sys.argv[1]) as file:
+        file.queue("q").enqueue_many(["one"])
+        for method, inherited in (("fork", file), ("spawn", None)):
+            context = multiprocessing.get_context(method)
+            told = context.Queue()
+            process = context.Process(target=child, args=(sys.argv[1], inherited, told))
+            process.start()
+            print(method, told.get(timeout=50), told.get(timeout=50), sep=", ")
+            process.join(50)
+            assert process.exitcode == 0
+""")
+    child = subprocess.run(
+        [sys.executable, str(program), str(tmp_path / "jobs")], capture_output=True, text=True, timeout=LIMIT
+    )
+    assert "Traceback" not in child.stderr
+    forked, spawned = child.stdout.splitlines()
+    assert forked.startswith("fork, closed: ")
+    assert forked.endswith(", True")
+    assert spawned == "spawn, nothing inherited, one"
+
+
 def test_importing_starts_no_thread_and_loads_nothing_heavy(run):
     code = """
 import sys, threading, os

@@ -69,6 +69,9 @@ impl Awaiting {
                 // A wake-up since then is delivered by the loop, which is busy with this step.
                 let future = self.slot.pump.event_loop.call_method0(py, intern!(py, "create_future"))?;
                 *lock(&self.slot.future) = Some(future.clone_ref(py));
+                if ENDED.load(SeqCst) {
+                    self.look_again(py)?;
+                }
                 future.call_method0(py, intern!(py, "__await__"))?.call_method0(py, intern!(py, "__next__"))
             }
         }
@@ -92,6 +95,16 @@ impl Awaiting {
 
     fn close(&self) {
         self.slot.stop();
+    }
+}
+
+impl Awaiting {
+    /// Nobody tells the loop any more when polling is worth it: it polls now and then.
+    fn look_again(&self, py: Python<'_>) -> PyResult<()> {
+        self.slot.wake_by_ref();
+        let deliver = Deliver { pump: Arc::clone(&self.slot.pump) };
+        let later = (LOOK_AGAIN, deliver);
+        self.slot.pump.event_loop.call_method1(py, intern!(py, "call_later"), later).map(drop)
     }
 }
 
@@ -181,8 +194,13 @@ struct Deliver {
 
 #[pymethods]
 impl Deliver {
-    fn __call__(&self, py: Python<'_>) -> PyResult<()> {
-        let woken = mem::take(&mut *lock(&self.pump.woken));
+    fn __call__(this: &Bound<'_, Self>) -> PyResult<()> {
+        let (py, pump) = (this.py(), &this.get().pump);
+        let woken = mem::take(&mut *lock(&pump.woken));
+        if !woken.is_empty() {
+            // Those who are woken while these tasks go on are told by the loop itself, without waiting for a thread.
+            pump.event_loop.call_method1(py, intern!(py, "call_soon"), (this,))?;
+        }
         for slot in woken {
             let Some(future) = lock(&slot.future).take() else { continue };
             // Done already if its task was cancelled.
@@ -194,9 +212,13 @@ impl Deliver {
     }
 }
 
-/// True once the interpreter ends. The notifier holds it while it calls into Python: there it lets go of Python's lock
-/// now and then, and coming back to an interpreter that has ended kills the process.
-static ENDED: Mutex<bool> = Mutex::new(false);
+/// True once the interpreter ends. What still runs then, functions given to `atexit`, does without the notifier.
+static ENDED: AtomicBool = AtomicBool::new(false);
+/// Held by the notifier while it calls into Python: there it lets go of Python's lock now and then, and coming back to
+/// an interpreter that has ended kills the process.
+static INSIDE: Mutex<()> = Mutex::new(());
+/// Seconds after which the loop polls by itself once nobody wakes it.
+const LOOK_AGAIN: f64 = 0.005;
 
 /// Before the interpreter ends, wait until the notifier has left it for good.
 fn end_at_exit(py: Python<'_>) -> PyResult<()> {
@@ -207,7 +229,8 @@ fn end_at_exit(py: Python<'_>) -> PyResult<()> {
             let end = PyCFunction::new_closure(py, None, None, move |args, _| {
                 // In a forked child the notifier is not there, and may have been holding the lock.
                 if runtime::is_home(home) {
-                    args.py().detach(|| *lock(&ENDED) = true);
+                    ENDED.store(true, SeqCst);
+                    args.py().detach(|| drop(lock(&INSIDE)));
                 }
             })?;
             py.import("atexit")?.call_method1("register", (end,)).map(drop)
@@ -221,8 +244,8 @@ fn notifier() -> bucketq::Result<&'static mpsc::Sender<Arc<Pump>>> {
         let (tx, rx) = mpsc::channel::<Arc<Pump>>();
         let run = move || {
             for pump in rx {
-                let ended = lock(&ENDED);
-                if !*ended {
+                let _inside = lock(&INSIDE);
+                if !ENDED.load(SeqCst) {
                     let _ = Python::try_attach(|py| pump.notify(py));
                 }
             }

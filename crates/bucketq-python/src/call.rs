@@ -7,10 +7,11 @@ use std::sync::{Mutex, PoisonError};
 use bucketq::Result;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use serde::Serialize;
 
 use crate::awaiting::Awaiting;
 use crate::errors::OrRaise;
-use crate::waiting;
+use crate::{values, waiting};
 
 /// What a future leaves behind; made into a Python object once Python is at hand.
 pub type Reply = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
@@ -39,6 +40,13 @@ impl Call {
     /// A call with nothing to show.
     pub fn plain(work: impl Future<Output = Result<()>> + Send + 'static) -> Self {
         Self::new(work, |py, ()| Ok(py.None()))
+    }
+
+    /// A call that shows what the engine serialises.
+    pub fn shown<T: Serialize + Send + 'static>(
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Self {
+        Self::new(work, |py, value| values::json(py, &value))
     }
 
     fn begin(&self) -> PyResult<Work> {

@@ -1,11 +1,12 @@
 //! [`File`]: the engine's handle on a queue file.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bucketq::store::probe::{ROUNDS_AT_CREATION, ROUNDS_THOROUGH, WRITERS};
 use bucketq::store::{self, StoreUrl, open_separately};
-use bucketq::{Cursor, Detail, Env, Filter, Keeper, QueueFile, Queues};
+use bucketq::{Code, Cursor, Detail, Env, Filter, Keeper, QueueFile, Queues, Unsynced};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -209,6 +210,52 @@ impl File {
         Call::new(async move { file.settle().await }, |py, seq| seq.into_py_any(py))
     }
 
+    /// Publish what was changed locally.
+    fn sync(&self) -> Call {
+        let file = self.file();
+        Call::shown(async move { file.sync().await })
+    }
+
+    /// Bring what others published; what is not published stands against it unless it is to be dropped.
+    fn snapshot(&self, discard: bool) -> Call {
+        let file = self.file();
+        Call::shown(async move { file.snapshot(discard).await })
+    }
+
+    /// What is not published.
+    fn dirty(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        values::json(py, &self.file().dirty().or_raise(py)?)
+    }
+
+    /// The newest state as a SQLite file.
+    fn export(&self, path: PathBuf, replace: bool) -> Call {
+        let file = self.file();
+        Call::shown(async move { file.export(path, replace).await })
+    }
+
+    /// The local state with what is not published as a SQLite file, and the difference beside it.
+    fn export_pending(&self, path: PathBuf) -> Call {
+        let file = self.file();
+        Call::plain(async move { file.export_pending(&path).await })
+    }
+
+    /// The newest commits that the log still has.
+    fn history(&self, limit: u32) -> Call {
+        let file = self.file();
+        Call::shown(async move { file.history(limit).await })
+    }
+
+    /// Delete what has not been needed for so long.
+    fn collect(&self, grace_ms: u64) -> Call {
+        let file = self.file();
+        Call::shown(async move { file.collect(Duration::from_millis(grace_ms)).await })
+    }
+
+    /// Where the local state lies, if there is any.
+    fn directory(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
+        self.file().directory().or_raise(py)
+    }
+
     /// What the writer has done, by name.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         values::metrics(py, &self.file().metrics().or_raise(py)?)
@@ -247,12 +294,18 @@ impl File {
         })
     }
 
-    /// Hand back what nobody worked on, answer what was sent, and end.
+    /// Hand back what nobody worked on, answer what was sent, and end. Answers what is left unpublished.
     fn close(&self) -> Call {
         let (file, keeper) = self.parts().clone();
-        Call::plain(async move {
+        Call::shown(async move {
             keeper.flush().await;
-            file.close().await
+            let left = match file.dirty() {
+                // Closed already, and told then.
+                Err(error) if error.code() == Code::Closed => Unsynced::default(),
+                left => left?,
+            };
+            file.close().await?;
+            Ok(left)
         })
     }
 }

@@ -19,6 +19,11 @@ fn value(setting: &Setting, value: &Bound<'_, PyAny>) -> Result<Value> {
         Kind::Switch => value.extract().map(Value::Switch),
         Kind::Count => value.extract().map(Value::Count),
         Kind::Span => value.extract().map(|ms| Value::Span(Duration::from_millis(ms))),
+        // Words as they are.
+        Kind::SpanOr(_) => value
+            .extract()
+            .map(Value::Text)
+            .or_else(|_| value.extract().map(|ms| Value::Span(Duration::from_millis(ms)))),
         Kind::Text | Kind::Secret | Kind::OneOf(_) => value.extract().map(Value::Text),
     };
     // What Python says of the value might show it.
@@ -58,6 +63,7 @@ pub fn settings(py: Python<'_>) -> PyResult<Vec<Row<'_>>> {
             Kind::Switch => "switch".to_owned(),
             Kind::Count => "count".to_owned(),
             Kind::Span => "seconds".to_owned(),
+            Kind::SpanOr(words) => format!("seconds {}", words.join(" ")),
             Kind::Text => "text".to_owned(),
             Kind::Secret => "secret".to_owned(),
             Kind::OneOf(words) => words.join(" "),

@@ -6,6 +6,8 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use serde::Serialize;
+use serde_json::Value;
 
 macro_rules! dict {
     ($py:ident, $( $name:literal: $value:expr ),* $(,)?) => {{
@@ -94,13 +96,7 @@ pub fn stats(py: Python<'_>, stats: &Stats) -> PyResult<Py<PyAny>> {
 
 /// Counters by name.
 pub fn metrics<'py>(py: Python<'py>, metrics: &Metrics) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    if let Ok(serde_json::Value::Object(counters)) = serde_json::to_value(metrics) {
-        for (name, count) in counters {
-            dict.set_item(name, count.as_u64())?;
-        }
-    }
-    Ok(dict)
+    Ok(json(py, metrics)?.into_bound(py).cast_into()?)
 }
 
 /// What a probe found.
@@ -114,6 +110,33 @@ pub fn report(py: Python<'_>, report: &ProbeReport) -> PyResult<Py<PyAny>> {
         "took_us": report.took.as_micros() as u64,
     };
     dict.into_py_any(py)
+}
+
+/// Anything that serialises, as Python has JSON.
+pub fn json(py: Python<'_>, value: &impl Serialize) -> PyResult<Py<PyAny>> {
+    let failed = |e: serde_json::Error| PyRuntimeError::new_err(e.to_string());
+    plain(py, &serde_json::to_value(value).map_err(failed)?)
+}
+
+fn plain(py: Python<'_>, value: &Value) -> PyResult<Py<PyAny>> {
+    match value {
+        Value::Null => Ok(py.None()),
+        Value::Bool(yes) => yes.into_py_any(py),
+        Value::Number(n) => match (n.as_i64(), n.as_u64()) {
+            (Some(n), _) => n.into_py_any(py),
+            (None, Some(n)) => n.into_py_any(py),
+            _ => n.as_f64().into_py_any(py),
+        },
+        Value::String(text) => text.into_py_any(py),
+        Value::Array(all) => all.iter().map(|v| plain(py, v)).collect::<PyResult<Vec<_>>>()?.into_py_any(py),
+        Value::Object(fields) => {
+            let dict = PyDict::new(py);
+            for (name, field) in fields {
+                dict.set_item(name, plain(py, field)?)?;
+            }
+            dict.into_py_any(py)
+        }
+    }
 }
 
 /// What an op did.

@@ -90,7 +90,7 @@ pub enum Mode {
     Durable,
     /// Once its change is in a directory of this machine. `sync` publishes what has gathered there, `snapshot` brings
     /// what others published.
-    Local(Fsync),
+    Local,
 }
 
 /// When Local mode makes the disk write for good. A killed process loses nothing in any of them; this is about power
@@ -158,6 +158,8 @@ pub struct Options {
     pub poll_max: Duration,
     /// When a call returns.
     pub mode: Mode,
+    /// When Local mode makes the disk write for good.
+    pub fsync: Fsync,
     /// A directory of this machine; each queue file has its own directory in it. Local mode keeps its state there, and
     /// where the platform keeps state when this is not set. In Durable mode it makes reopening cheap, and holds a copy
     /// that `sqlite3` opens; not set, nothing is kept.
@@ -196,6 +198,7 @@ impl Default for Options {
             poll_min: Duration::from_millis(200),
             poll_max: Duration::from_secs(5),
             mode: Mode::default(),
+            fsync: Fsync::default(),
             cache: None,
             cache_bytes: 4 * 1024 * 1024 * 1024,
             copy_interval: Duration::from_secs(1),
@@ -246,11 +249,11 @@ impl Options {
         if self.poll_min.is_zero() || self.poll_max < self.poll_min {
             return bad("poll_min is more than zero and at most poll_max");
         }
-        if matches!(self.mode, Mode::Local(Fsync::Interval(every)) if every.is_zero() || every > Duration::from_hours(1))
+        if matches!(self.fsync, Fsync::Interval(every) if every.is_zero() || every > Duration::from_hours(1))
         {
-            return bad("the interval of fsync lies between 1 ns and one hour");
+            return bad("fsync takes an interval of more than zero and at most one hour");
         }
-        if self.read_only && matches!(self.mode, Mode::Local(_)) {
+        if self.read_only && self.mode == Mode::Local {
             return bad("read_only is for Durable mode: a local state is there to be changed");
         }
         if self.copy_interval < Duration::from_millis(1) {

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -38,7 +39,7 @@ pub struct Done {
 }
 
 /// What a sync published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Synced {
     /// Local commits that are in the chain now and were not known to be before.
     pub commits: u64,
@@ -49,7 +50,7 @@ pub struct Synced {
 }
 
 /// What is not published yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unsynced {
     /// Local commits.
     pub commits: u64,

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::{BaseCodec, Credentials, Options, S3Checksum};
+use crate::config::{BaseCodec, Credentials, Fsync, Mode, Options, S3Checksum};
 use crate::error::{Code, Error, Result};
 
 /// What a setting takes.
@@ -18,6 +18,8 @@ pub enum Kind {
     Count,
     /// A length of time; seconds in text.
     Span,
+    /// The same, or one of these words.
+    SpanOr(&'static [&'static str]),
     /// Words.
     Text,
     /// Words that are never shown.
@@ -33,7 +35,7 @@ pub enum Value {
     Switch(bool),
     /// For [`Kind::Count`].
     Count(u64),
-    /// For [`Kind::Span`].
+    /// For [`Kind::Span`], and [`Kind::SpanOr`] without a word.
     Span(Duration),
     /// For all others.
     Text(String),
@@ -77,7 +79,8 @@ impl Setting {
                 _ => None,
             },
             Kind::Count => text.parse().ok().map(Value::Count),
-            Kind::Span => {
+            Kind::SpanOr(words) if words.contains(&text) => Some(Value::Text(text.to_owned())),
+            Kind::Span | Kind::SpanOr(_) => {
                 text.parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok()).map(Value::Span)
             }
             Kind::OneOf(words) => words.contains(&text).then(|| Value::Text(text.to_owned())),
@@ -92,6 +95,7 @@ impl Setting {
             Kind::Switch => "true or false".to_owned(),
             Kind::Count => "a whole number that is not negative".to_owned(),
             Kind::Span => "a number of seconds".to_owned(),
+            Kind::SpanOr(words) => format!("{} or a number of seconds", words.join(", ")),
             Kind::Text | Kind::Secret => "text".to_owned(),
             Kind::OneOf(words) => format!("one of {}", words.join(", ")),
         };
@@ -130,7 +134,26 @@ field! {
     String: Text, String::clone, Some;
     PathBuf: Text, |v: &PathBuf| v.to_string_lossy().into_owned(), |v: String| Some(v.into());
     S3Checksum: Text, |v: &S3Checksum| word(CHECKSUMS, &CHECKSUM_VALUES, v), |v: String| meant(CHECKSUMS, &CHECKSUM_VALUES, &v);
+    Mode: Text, |v: &Mode| word(MODES, &MODE_VALUES, v), |v: String| meant(MODES, &MODE_VALUES, &v);
     BaseCodec: Text, |v: &BaseCodec| word(BASE_CODECS, &BASE_CODEC_VALUES, v), |v: String| meant(BASE_CODECS, &BASE_CODEC_VALUES, &v);
+}
+
+impl Field for Fsync {
+    fn read(&self) -> Option<Value> {
+        Some(match self {
+            Self::Interval(every) => Value::Span(*every),
+            other => Value::Text(word(FSYNCS, &FSYNC_VALUES, other)),
+        })
+    }
+
+    fn write(&mut self, value: Value) -> bool {
+        let meant = match value {
+            Value::Span(every) => Some(Self::Interval(every)),
+            Value::Text(text) => meant(FSYNCS, &FSYNC_VALUES, &text),
+            _ => None,
+        };
+        meant.map(|fsync| *self = fsync).is_some()
+    }
 }
 
 impl<T: Field + Default> Field for Option<T> {
@@ -150,6 +173,10 @@ impl<T: Field + Default> Field for Option<T> {
 
 const CHECKSUMS: &[&str] = &["crc32", "sha256", "none"];
 const CHECKSUM_VALUES: [S3Checksum; 3] = [S3Checksum::Crc32, S3Checksum::Sha256, S3Checksum::None];
+const MODES: &[&str] = &["durable", "local"];
+const MODE_VALUES: [Mode; 2] = [Mode::Durable, Mode::Local];
+const FSYNCS: &[&str] = &["each_commit", "never"];
+const FSYNC_VALUES: [Fsync; 2] = [Fsync::EachCommit, Fsync::Never];
 const BASE_CODECS: &[&str] = &["zstd", "none"];
 const BASE_CODEC_VALUES: [BaseCodec; 2] = [BaseCodec::Zstd, BaseCodec::None];
 
@@ -221,7 +248,11 @@ settings! {
     "poll_min": Kind::Span, |o| o.poll_min;
     /// ... and this often after a while.
     "poll_max": Kind::Span, |o| o.poll_max;
-    /// A directory of this machine that makes reopening cheap and holds a copy for `sqlite3`; nothing is kept when not set.
+    /// When a call that changes something returns: once its change is in the store, or once it is in a directory of this machine.
+    "mode": Kind::OneOf(MODES), |o| o.mode;
+    /// Local mode: the disk has it before a call returns, at least this often, or when the system likes.
+    "fsync": Kind::SpanOr(FSYNCS), |o| o.fsync;
+    /// A directory of this machine. Local mode keeps its state there, in the platform's place for state when not set. Durable mode reopens faster with one, and keeps a copy for `sqlite3` there.
     "cache": Kind::Text, |o| o.cache;
     /// Bytes of bases and segments kept there; the longest unused go first.
     "cache_bytes": Kind::Count, |o| o.cache_bytes;

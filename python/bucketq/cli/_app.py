@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from typer import completion
 
 import bucketq
-from bucketq import Error, QueueFile, _native
+from bucketq import Error, QueueFile, errors
+from bucketq.types import Settings
 
 app = typer.Typer(
     name="bucketq",
@@ -39,29 +42,74 @@ SettingsFile = Annotated[
     Path | None,
     typer.Option("--settings", help="A TOML or YAML file with settings.", show_default=False),
 ]
+Mode = Annotated[
+    Literal["durable", "local"] | None,
+    typer.Option("--mode", help="local: change only what is on this machine.", show_default=False),
+]
+Cache = Annotated[
+    Path | None,
+    typer.Option("--cache", help="The directory for what is on this machine.", show_default=False),
+]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, one value a line.")]
 QueueName = Annotated[str, typer.Argument(help="The name of the queue.", show_default=False)]
 JobId = Annotated[str, typer.Argument(help="The id of the job.", show_default=False)]
 
-EXITS: dict[str, int] = {python: code for _, _, python, code, _ in _native.kinds()}
-NEXT: dict[str, str] = {python: step for _, step, python, _, _ in _native.kinds()}
-COMMANDS = ("files", "jobs", "leases", "work", "doctor")
+EXITS: dict[str, int] = {name: code for name, _, code in errors.table()}
+NEXT: dict[str, str] = {name: step for name, step, _ in errors.table()}
+COMMANDS = ("files", "jobs", "leases", "work", "local", "operate", "doctor")
 """Files whose import registers commands, in the order of the help."""
+DECLINED = 1
+"""Somebody was asked and said no."""
 INTERRUPTED = 130
 """As shells have it for SIGINT."""
 
 
-@contextmanager
-def opened(url: str | None, settings: Path | None, *, create: bool = False) -> Generator[QueueFile]:
-    """The queue file. Only ``init`` and ``enqueue`` make one: a misspelt URL is not to become a file."""
-    with bucketq.open(url, settings=settings, create=create) as file:
-        yield file
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the queue file is, and how it is opened. A command that takes a ``place`` has these as options."""
+
+    url: Url = None
+    settings: SettingsFile = None
+    mode: Mode = None
+    cache: Cache = None
+
+    def open(self, *, create: bool = False) -> QueueFile:
+        """The queue file. Only ``init`` and ``enqueue`` make one: a misspelt URL is not to become a file."""
+        given: Settings = {"create": create}
+        if self.mode is not None:
+            given["mode"] = self.mode
+        if self.cache is not None:
+            given["cache"] = self.cache
+        return bucketq.open(self.url, settings=self.settings, **given)
 
 
 def command(example: str, panel: str, **options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a command whose help ends with an example."""
     epilog = "Example:  " + example.replace("[", r"\[")
-    return app.command(epilog=epilog, rich_help_panel=panel, **options)
+    register = app.command(epilog=epilog, rich_help_panel=panel, **options)
+    return lambda function: register(placed(function))
+
+
+def placed(function: Callable[..., None]) -> Callable[..., None]:
+    """The function with the parts of ``place`` for parameters, where it takes one."""
+    signature = inspect.signature(function, eval_str=True)
+    if "place" not in signature.parameters:
+        return function
+    parts = list(inspect.signature(Place, eval_str=True).parameters.values())
+    all = [
+        part for one in signature.parameters.values() for part in (parts if one.name == "place" else [one])
+    ]
+
+    @wraps(function)
+    def taking_parts(**given: Any) -> None:
+        function(place=Place(*(given.pop(part.name) for part in parts)), **given)
+
+    # Typer looks at both.
+    taking_parts.__annotations__ = {one.name: one.annotation for one in all}
+    taking_parts.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in all]
+    )
+    return taking_parts
 
 
 def answer(value: Any) -> None:
@@ -80,6 +128,13 @@ def complain(text: str, *, then: str | None = None) -> None:
     err.print(f"[bold red]error[/]  {text}")
     if then is not None:
         err.print(f"       {then}", style="dim")
+
+
+def ask(question: str) -> None:
+    """Go on only if a person says yes."""
+    if not typer.confirm(question, err=True):
+        err.print("nothing is changed", style="dim")
+        raise typer.Exit(DECLINED)
 
 
 def fail(error: Error, *, as_json: bool) -> int:

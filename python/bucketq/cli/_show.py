@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -219,7 +219,7 @@ def plain(value: Any) -> Any:
             if value.result_payload is not None:
                 own |= body("result", value.result_payload, value.result_content_type or "")
             return own
-        case JobInfo() | QueueInfo():
+        case _ if is_dataclass(value):
             return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
         case _:
             return value

@@ -9,16 +9,16 @@ import typer
 
 from bucketq import QueueFile, Stats
 from bucketq.cli import _show as show
-from bucketq.cli._app import Json, QueueName, SettingsFile, Url, answer, command, opened, out, say
+from bucketq.cli._app import Json, Place, QueueName, answer, command, out, say
 
 EVERY = 2.0
 """Seconds between two looks of ``stats --watch`` unless told otherwise."""
 
 
 @command("bucketq init --url s3://acme/jobs", "Queue file")
-def init(url: Url = None, settings: SettingsFile = None, json: Json = False) -> None:
+def init(*, place: Place, json: Json = False) -> None:
     """Make the queue file, if there is none."""
-    with opened(url, settings, create=True) as file:
+    with place.open(create=True) as file:
         stats = file.stats()
         if json:
             answer({"url": file.url, "commit_seq": stats.commit_seq})
@@ -31,12 +31,12 @@ def stats(
     queue: Annotated[str | None, typer.Argument(help="Only this queue.", show_default=False)] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = EVERY,
-    url: Url = None,
-    settings: SettingsFile = None,
+    *,
+    place: Place,
     json: Json = False,
 ) -> None:
     """How many jobs each queue has in each state."""
-    with opened(url, settings) as file:
+    with place.open() as file:
         if not watch:
             now = file.stats()
             answer(facts(now, queue)) if json else out.print(picture(file, now, queue), soft_wrap=False)
@@ -86,17 +86,17 @@ def picture(file: QueueFile, now: Stats, queue: str | None) -> Any:
 
 
 @command("bucketq pause emails", "Queue file")
-def pause(queue: QueueName, url: Url = None, settings: SettingsFile = None, json: Json = False) -> None:
+def pause(queue: QueueName, *, place: Place, json: Json = False) -> None:
     """Claims get nothing from the queue until it is resumed."""
-    with opened(url, settings) as file:
+    with place.open() as file:
         file.queue(queue).pause()
     answer({"queue": queue, "paused": True}) if json else say(f"{queue} is paused")
 
 
 @command("bucketq resume emails", "Queue file")
-def resume(queue: QueueName, url: Url = None, settings: SettingsFile = None, json: Json = False) -> None:
+def resume(queue: QueueName, *, place: Place, json: Json = False) -> None:
     """Claims get jobs from the queue again."""
-    with opened(url, settings) as file:
+    with place.open() as file:
         file.queue(queue).resume()
     answer({"queue": queue, "paused": False}) if json else say(f"{queue} goes on")
 

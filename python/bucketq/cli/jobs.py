@@ -17,13 +17,12 @@ from bucketq.cli import _show as show
 from bucketq.cli._app import (
     JobId,
     Json,
+    Place,
     QueueName,
-    SettingsFile,
-    Url,
     answer,
+    ask,
     command,
     err,
-    opened,
     out,
     say,
 )
@@ -65,8 +64,8 @@ def enqueue(
         str | None, typer.Option(help="Jobs of a group run one at a time.", show_default=False)
     ] = None,
     content_type: Annotated[str | None, typer.Option(help="What the data are.", show_default=False)] = None,
-    url: Url = None,
-    settings: SettingsFile = None,
+    *,
+    place: Place,
     json: Json = False,
 ) -> None:
     """Put a job into a queue, or many."""
@@ -81,7 +80,7 @@ def enqueue(
     extras: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if (data is None) == (lines is None):
         raise Invalid("give the data, - for standard input, or --lines FILE")
-    with opened(url, settings, create=True) as file:
+    with place.open(create=True) as file:
         if lines is not None:
             if dedup is not None:
                 raise Invalid("--dedup with --lines would keep all but one of them out")
@@ -159,12 +158,12 @@ def ls(
     expired: Annotated[bool, typer.Option("--expired", help="Only those whose lease has run out.")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1)] = 50,
     after: Annotated[int | None, typer.Option(help="Where the last page ended.", show_default=False)] = None,
-    url: Url = None,
-    settings: SettingsFile = None,
+    *,
+    place: Place,
     json: Json = False,
 ) -> None:
     """List jobs, oldest first."""
-    with opened(url, settings) as file:
+    with place.open() as file:
         found: list[Any] = []
         while True:
             page = file.list(
@@ -195,12 +194,12 @@ def show_job(
     id: JobId,
     payload: Annotated[bool, typer.Option("--payload", help="Write only the payload, as it is.")] = False,
     result: Annotated[bool, typer.Option("--result", help="Write only the result, as it is.")] = False,
-    url: Url = None,
-    settings: SettingsFile = None,
+    *,
+    place: Place,
     json: Json = False,
 ) -> None:
     """Everything about one job."""
-    with opened(url, settings) as file:
+    with place.open() as file:
         job = file.get(id)
     if job is None:
         raise NotFound(f"there is no job {id}", "no_such_job")
@@ -214,9 +213,9 @@ def show_job(
 
 
 @command("bucketq requeue 0192f0c1-...", "Jobs")
-def requeue(id: JobId, url: Url = None, settings: SettingsFile = None, json: Json = False) -> None:
+def requeue(id: JobId, *, place: Place, json: Json = False) -> None:
     """Give a finished job a fresh life at the end of the line."""
-    with opened(url, settings) as file:
+    with place.open() as file:
         run = found(file, id).requeue(id)
     answer({"id": id, "run": run}) if json else say(f"{id} is ready again, run {run}")
 
@@ -225,12 +224,12 @@ def requeue(id: JobId, url: Url = None, settings: SettingsFile = None, json: Jso
 def cancel(
     id: JobId,
     leased: Annotated[bool, typer.Option("--leased", help="Even if somebody works on it.")] = False,
-    url: Url = None,
-    settings: SettingsFile = None,
+    *,
+    place: Place,
     json: Json = False,
 ) -> None:
     """Take a job back before it is finished."""
-    with opened(url, settings) as file:
+    with place.open() as file:
         was = found(file, id).cancel(id, leased=leased)
     answer({"id": id, "was": was}) if json else say(f"{id} is cancelled, it was {was}")
 
@@ -256,21 +255,21 @@ def purge(
     queue: QueueName,
     state: StateNames = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    url: Url = None,
-    settings: SettingsFile = None,
+    *,
+    place: Place,
     json: Json = False,
 ) -> None:
     """Delete jobs of a queue by their state; asks first."""
     chosen = states(state)
     if not chosen:
         raise Invalid(f"name the states to delete: --state done; there are {', '.join(STATES)}")
-    with opened(url, settings) as file:
+    with place.open() as file:
         counts = file.queue(queue).counts().counts
         count = sum(counts[one] for one in set(chosen))
         what = f"{show.plural(count, 'job')} of {queue}"
         if not yes and not sys.stdin.isatty():
             raise Invalid(f"{what} would be deleted: say --yes where nobody can be asked")
         if not yes:
-            typer.confirm(f"Delete {what}: {', '.join(chosen)}?", abort=True, err=True)
+            ask(f"Delete {what}: {', '.join(chosen)}?")
         deleted = file.queue(queue).purge(chosen)
     answer({"queue": queue, "deleted": deleted}) if json else say(f"{show.plural(deleted, 'job')} deleted")

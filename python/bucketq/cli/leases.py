@@ -13,14 +13,12 @@ from bucketq.cli import _show as show
 from bucketq.cli._app import (
     JobId,
     Json,
+    Place,
     QueueName,
-    SettingsFile,
-    Url,
     answer,
     command,
     complain,
     err,
-    opened,
     out,
     say,
 )
@@ -38,15 +36,15 @@ def claim(
     wait: Annotated[float, typer.Option(help="Seconds to wait for a job.")] = 0,
     worker: Annotated[str | None, typer.Option(help="Who works on it.", show_default=False)] = None,
     payload: Annotated[bool, typer.Option("--payload", help="Write only the payload, as it is.")] = False,
-    url: Url = None,
-    settings: SettingsFile = None,
+    *,
+    place: Place,
     json: Json = False,
 ) -> None:
     """Take a job out for work.
 
     End it with ack or nack, its id and the token. Exit code 3: there is no job.
     """
-    with opened(url, settings) as file:
+    with place.open() as file:
         job = file.queue(queue).claim_one(lease=lease, wait=wait, worker=worker)
         if job is None:
             if not json:
@@ -88,12 +86,12 @@ def ack(
     result: Annotated[
         str | None, typer.Option(help="What came of it: JSON, or else text.", show_default=False)
     ] = None,
-    url: Url = None,
-    settings: SettingsFile = None,
+    *,
+    place: Place,
     json: Json = False,
 ) -> None:
     """The job is done."""
-    with opened(url, settings) as file:
+    with place.open() as file:
         Lease(file, id, token).ack(result=None if result is None else meant(result, None))
     answer({"id": id, "state": "done"}) if json else say(f"{id} is done")
 
@@ -110,14 +108,14 @@ def nack(
     release: Annotated[
         bool, typer.Option("--release", help="Give it back: the attempt does not count.")
     ] = False,
-    url: Url = None,
-    settings: SettingsFile = None,
+    *,
+    place: Place,
     json: Json = False,
 ) -> None:
     """The attempt failed: the job runs again later, or is dead."""
     if reject and release:
         raise Invalid("--reject and --release exclude each other: give one of them")
-    with opened(url, settings) as file:
+    with place.open() as file:
         lease = Lease(file, id, token)
         if reject:
             lease.reject(error)
@@ -135,11 +133,11 @@ def extend(
     id: JobId,
     token: Token,
     lease: Annotated[float, typer.Argument(help="Seconds from now.", show_default=False)],
-    url: Url = None,
-    settings: SettingsFile = None,
+    *,
+    place: Place,
     json: Json = False,
 ) -> None:
     """Hold a claimed job for longer."""
-    with opened(url, settings) as file:
+    with place.open() as file:
         Lease(file, id, token).extend(lease)
     answer({"id": id, "lease": lease}) if json else say(f"{id} is held for {lease:g} s from now")

@@ -105,7 +105,7 @@ pub fn frantic(s3: &S3Options) -> Options {
 pub fn local(s3: &S3Options, state: &str, number: u64) -> Options {
     let policies = [Fsync::EachCommit, Fsync::Interval(Duration::from_millis(20)), Fsync::Never];
     let policy = policies[number as usize % policies.len()];
-    Options { mode: Mode::Local(policy), cache: Some(state.into()), ..frantic(s3) }
+    Options { mode: Mode::Local, fsync: policy, cache: Some(state.into()), ..frantic(s3) }
 }
 
 /// Work until killed.

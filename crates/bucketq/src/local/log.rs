@@ -14,7 +14,7 @@ use super::entry::Entry;
 use super::replay::{self, Restored};
 use crate::broken::{self, Broken};
 use crate::commit::{self, Attempt};
-use crate::config::{Fsync, Mode, Options};
+use crate::config::{Fsync, Options};
 use crate::env::Env;
 use crate::error::{Code, Error, Result};
 use crate::head::Head;
@@ -233,10 +233,7 @@ impl Log {
     }
 
     fn fsync(&self) -> Fsync {
-        match self.taken.options.mode {
-            Mode::Local(fsync) => fsync,
-            Mode::Durable => Fsync::EachCommit,
-        }
+        self.taken.options.fsync
     }
 
     /// Make sure that the file can take an entry. `now` is the state as of the last local commit.

@@ -1,0 +1,177 @@
+"""Commands about a queue file as a whole: export, check, restore, collect, history."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import bucketq
+from bucketq import CheckReport, Commit, Invalid, Tally
+from bucketq.cli import _show as show
+from bucketq.cli._app import EXITS, Json, Place, SettingsFile, Url, answer, ask, command, out, say
+
+PANEL = "Care"
+DAY = 86400.0
+
+
+@command("bucketq export jobs.sqlite", PANEL)
+def export(
+    path: Annotated[Path, typer.Argument(help="The file to write.", show_default=False)],
+    replace: Annotated[bool, typer.Option("--replace", help="Even if there is a file already.")] = False,
+    pending: Annotated[
+        bool,
+        typer.Option("--pending", help="Local mode: with what is not published, which PATH.jsonl lists."),
+    ] = False,
+    *,
+    place: Place,
+    json: Json = False,
+) -> None:
+    """Write the newest state to a file that sqlite3 opens."""
+    if pending and replace:
+        raise Invalid("--pending never replaces a file: name another one")
+    with place.open() as file:
+        if pending:
+            left = file.dirty
+            file.export_pending(path)
+            answer({"path": str(path)} | show.plain(left)) if json else say(
+                f"{path} holds {show.plural(left.commits, 'local commit')} not published"
+            )
+            return
+        done = file.export(path, replace=replace)
+    if json:
+        answer({"path": str(path)} | show.plain(done))
+    else:
+        say(f"{path} shows commit {done.commit_seq:,}, {show.size(done.bytes)}")
+
+
+@command("bucketq check --url s3://acme/jobs", PANEL)
+def check(url: Url = None, settings: SettingsFile = None, json: Json = False) -> None:
+    """Read everything the queue file consists of and say what is wrong with it.
+
+    Writes nothing. Exit code 10: something is wrong.
+    """
+    report = bucketq.check(url, settings=settings)
+    answer(show.plain(report)) if json else out.print(picture(report), soft_wrap=False)
+    if not report.clean:
+        raise typer.Exit(EXITS["Corrupt"])
+
+
+def picture(report: CheckReport) -> Any:
+    """The report for a person: what is wrong, or that nothing is, and what there is."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for one in report.problems:
+        table.add_row("[bold red]no[/]", f"{escape(one.object)}: {escape(one.check)}")
+        table.add_row("", f"[dim]{escape(one.found)}[/]")
+    if report.clean:
+        table.add_row("[green]ok[/]", "the queue file is sound")
+    if report.commit_seq is not None:
+        table.add_row("commit", f"{report.commit_seq:,}, {show.plural(report.jobs, 'job')}")
+    if report.read_only is not None:
+        table.add_row("read only", escape(report.read_only))
+    table.add_row("read", tally(report.read))
+    for name, there in (
+        ("in use", report.referenced),
+        ("not in use", report.unreferenced),
+        ("of others", report.foreign),
+    ):
+        if there is not None and there.count:
+            table.add_row(name, tally(there))
+    for key in report.sound_objects:
+        table.add_row("sound", escape(key))
+    if report.sound_objects:
+        table.add_row("", "[dim]restore from an export, or unpack the newest base with zstd -d[/]")
+    return table
+
+
+def tally(there: Tally) -> str:
+    """How many objects, and their bytes."""
+    return f"{show.plural(there.count, 'object')}, {show.size(there.bytes)}"
+
+
+@command("bucketq restore jobs.sqlite --url s3://acme/jobs", PANEL)
+def restore(
+    image: Annotated[Path, typer.Argument(help="The file to restore.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+    settings: SettingsFile = None,
+    json: Json = False,
+) -> None:
+    """Make an exported file the newest state, whatever is there; asks first.
+
+    Stop the workers before: what was committed after the export is undone.
+    """
+    if not yes and not sys.stdin.isatty():
+        raise Invalid(
+            "everything committed after the export would be undone: say --yes where nobody can be asked"
+        )
+    if not yes:
+        ask(f"Undo everything committed after {image} was exported?")
+    done = bucketq.restore(url, image, settings=settings)
+    if json:
+        answer(show.plain(done))
+        return
+    was = "" if done.replaced is None else f", {done.replaced:,} before"
+    say(f"{show.plural(done.jobs, 'job')} restored in commit {done.commit_seq:,}{was}")
+    if done.foreign.count:
+        say(f"{tally(done.foreign)} of another file of this name are left: delete them by hand")
+
+
+@command("bucketq collect --grace 3600", PANEL)
+def collect(
+    grace: Annotated[float, typer.Option(help="What was in use within so many seconds stays.", min=0)] = DAY,
+    *,
+    place: Place,
+    json: Json = False,
+) -> None:
+    """Delete what the queue file no longer needs; it happens by itself, later."""
+    with place.open() as file:
+        done = file.collect(grace=grace)
+    if json:
+        answer(show.plain(done))
+        return
+    gone, left = Tally(done.objects, done.bytes), Tally(done.left, done.left_bytes)
+    say(f"{tally(gone)} deleted" + (f"; {tally(left)} not in use stay" if left.count else ""))
+
+
+@command("bucketq history -n 10", PANEL)
+def history(
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1)] = 20,
+    *,
+    place: Place,
+    json: Json = False,
+) -> None:
+    """The newest commits that the log still has."""
+    with place.open() as file:
+        found = file.history(limit=limit)
+    if json:
+        for one in found:
+            answer(show.plain(one))
+    else:
+        out.print(commits(found), soft_wrap=False)
+
+
+def commits(found: list[Commit]) -> Any:
+    """One line a commit."""
+    from rich.text import Text
+
+    head = ["commit", "time", "writer", "changes", "bytes", "pages"]
+    rows = [
+        [
+            Text(f"{one.commit_seq:,}"),
+            Text(f"{one.commit_time.astimezone():%Y-%m-%d %H:%M:%S}"),
+            Text(one.writer[:8], style="dim"),
+            Text(f"{one.ops:,}"),
+            Text(f"{one.bytes:,}"),
+            Text(f"{one.pages_changed:,} of {one.pages:,}"),
+        ]
+        for one in found
+    ]
+    return show.table(head, rows, width=out.width, right=("commit", "changes", "bytes", "pages"), give="time")

@@ -1,0 +1,342 @@
+"""Every public call, on both faces and every store; and on a file that is closed. A new call has to be added here."""
+
+import inspect
+
+import pytest
+
+import bucketq
+from both import CHECK, OPEN, PROBE, RESTORE
+from bucketq import New, aio
+
+
+class World:
+    """A queue file with a finished job, two claimed ones, one that is ready, and handles on all of it."""
+
+    def __init__(self, box, tmp_path):
+        self.box = box
+        self.path = tmp_path / "image.sqlite"
+        self.face = box.face
+
+    async def fill(self):
+        self.file = await self.box.open()
+        self.q = self.file.queue("q")
+        receipts = await self.q.enqueue_many(["done", "held", "other", "ready"])
+        self.done, self.held, self.other, self.ready = (receipt.id for receipt in receipts)
+        self.finished = await self.q.claim_one()
+        await self.finished.ack(result={"n": 1})
+        self.batch = await self.q.claim(2)
+        self.job = self.batch[0]
+        self.atomic = self.file.atomic()
+        return self
+
+    async def state(self, id):
+        return (await self.file.get(id)).state
+
+    async def counts(self):
+        return {state: n for state, n in (await self.q.counts()).counts.items() if n}
+
+
+async def opens(w):
+    async with await OPEN[w.face](w.box.url, **w.box.settings) as file:
+        assert file.url == w.box.url
+
+
+async def probes(w):
+    assert (await PROBE[w.face](w.box.url, thorough=False, **w.box.settings)).rounds > 0
+
+
+async def checks(w):
+    assert (await CHECK[w.face](w.box.url, **w.box.settings)).clean
+
+
+async def restores(w):
+    exported = await w.file.export(w.path)
+    told = await RESTORE[w.face](w.box.url, w.path, **w.box.settings)
+    assert told.commit_seq > exported.commit_seq
+
+
+async def file_queue(w):
+    assert w.file.queue("other").name == "other"
+
+
+async def file_queues(w):
+    assert [one.name for one in await w.file.queues(max_age=60)] == ["q"]
+
+
+async def file_claim(w):
+    assert [job.id for job in await w.file.claim(5, queues=["q"])] == [w.ready]
+
+
+async def file_sync(w):
+    assert (await w.file.sync()).commits == 0
+
+
+async def file_snapshot(w):
+    assert await w.file.snapshot(discard=True) == (await w.file.stats()).commit_seq
+
+
+async def file_dirty(w):
+    assert not w.file.dirty
+
+
+async def file_atomic(w):
+    async with w.file.atomic() as tx:
+        tx.pause("q")
+    assert tx.results == (None,)
+
+
+async def file_get(w):
+    assert (await w.file.get(w.done)).result == {"n": 1}
+
+
+async def file_list(w):
+    assert [job.id for job in (await w.file.list(["done"], queue="q")).jobs] == [w.done]
+
+
+async def file_stats(w):
+    assert (await w.file.stats(max_age=0)).queues[0].counts["leased"] == 2
+
+
+async def file_history(w):
+    assert (await w.file.history(limit=1))[0].commit_seq == (await w.file.stats()).commit_seq
+
+
+async def file_settle(w):
+    before = (await w.file.stats()).commit_seq
+    assert await w.file.settle() > before
+
+
+async def file_export(w):
+    assert (await w.file.export(w.path)).bytes == w.path.stat().st_size
+
+
+async def file_export_pending(w):
+    with pytest.raises(bucketq.Invalid, match="Durable mode"):
+        await w.file.export_pending(w.path)
+
+
+async def file_collect(w):
+    assert (await w.file.collect(grace=3600)).objects == 0
+
+
+async def file_directory(w):
+    assert w.file.directory is None
+
+
+async def file_metrics(w):
+    assert w.file.metrics()["puts"] > 0
+
+
+async def file_close(w):
+    await w.file.close()
+    await w.file.close()
+
+
+async def queue_enqueue(w):
+    assert not (await w.q.enqueue(b"\0", priority=-1)).deduplicated
+
+
+async def queue_enqueue_many(w):
+    assert len(await w.q.enqueue_many([New(1, delay=5), "2"], chunk=1)) == 2
+
+
+async def queue_jobs(w):
+    async for job in w.q.jobs(wait=0):
+        async with job:
+            assert job.id == w.ready
+    assert await w.state(w.ready) == "done"
+
+
+async def queue_claim(w):
+    async with await w.q.claim(3, lease=30, worker="me") as batch:
+        assert [job.id for job in batch] == [w.ready]
+    assert await w.state(w.ready) == "ready"
+
+
+async def queue_claim_one(w):
+    assert (await w.q.claim_one()).text == "ready"
+
+
+async def queue_get(w):
+    assert (await w.q.get(w.ready)).text == "ready"
+
+
+async def queue_list(w):
+    assert [job.id for job in (await w.q.list(["leased"])).jobs] == [w.held, w.other]
+
+
+async def queue_counts(w):
+    assert await w.counts() == {"done": 1, "leased": 2, "ready": 1}
+
+
+async def queue_wait(w):
+    assert (await w.q.wait(w.done, timeout=20)).state == "done"
+
+
+async def queue_cancel(w):
+    assert await w.q.cancel(w.ready) == "ready"
+    assert await w.q.cancel(w.held, leased=True) == "leased"
+
+
+async def queue_requeue(w):
+    assert await w.q.requeue(w.done, run=0) == 1
+
+
+async def queue_purge(w):
+    assert await w.q.purge(["ready", "done"]) == 2
+
+
+async def queue_pause(w):
+    await w.q.pause()
+    assert (await w.q.counts()).paused
+
+
+async def queue_resume(w):
+    await w.q.pause()
+    await w.q.resume()
+    assert not (await w.q.counts()).paused
+
+
+async def job_ack(w):
+    await w.job.ack(result=1, then=[New("next")])
+    assert await w.counts() == {"done": 2, "leased": 1, "ready": 2}
+
+
+async def job_nack(w):
+    assert await w.job.nack("no", delay=60) == "scheduled"
+
+
+async def job_release(w):
+    await w.job.release()
+    assert await w.state(w.held) == "ready"
+
+
+async def job_reject(w):
+    await w.job.reject("never")
+    assert (await w.file.get(w.held)).last_error == "never"
+
+
+async def job_extend(w):
+    await w.job.extend(300)
+    assert w.job.remaining > 200
+
+
+async def jobs_close(w):
+    jobs = w.q.jobs(wait=0, prefetch=2)
+    await w.q.enqueue("more")
+    async for _ in jobs:
+        break
+    await jobs.close()
+    assert (await w.counts())["ready"] == 1
+
+
+async def atomic_all(w):
+    async with w.file.atomic() as tx:
+        tx.ack(w.job, result="ok")
+        tx.nack(w.batch[1], "no", delay=5)
+        tx.enqueue("q", "new")
+        tx.cancel(w.ready)
+        tx.requeue(w.done)
+        tx.pause("q")
+        tx.resume("q")
+    assert await w.counts() == {"cancelled": 1, "done": 1, "ready": 2, "scheduled": 1}
+    assert tx.results[1] == "scheduled"
+
+
+async def atomic_rest(w):
+    async with w.file.atomic() as tx:
+        tx.release(w.job)
+        tx.reject(w.batch[1], "never")
+        tx.purge("q", ["done"])
+    assert await w.counts() == {"dead": 1, "ready": 2}
+
+
+CALLS = {
+    "open": opens,
+    "probe": probes,
+    "check": checks,
+    "restore": restores,
+    "QueueFile.queue": file_queue,
+    "QueueFile.queues": file_queues,
+    "QueueFile.claim": file_claim,
+    "QueueFile.sync": file_sync,
+    "QueueFile.snapshot": file_snapshot,
+    "QueueFile.dirty": file_dirty,
+    "QueueFile.atomic": file_atomic,
+    "QueueFile.get": file_get,
+    "QueueFile.list": file_list,
+    "QueueFile.stats": file_stats,
+    "QueueFile.history": file_history,
+    "QueueFile.settle": file_settle,
+    "QueueFile.export": file_export,
+    "QueueFile.export_pending": file_export_pending,
+    "QueueFile.collect": file_collect,
+    "QueueFile.directory": file_directory,
+    "QueueFile.metrics": file_metrics,
+    "QueueFile.close": file_close,
+    "Queue.enqueue": queue_enqueue,
+    "Queue.enqueue_many": queue_enqueue_many,
+    "Queue.jobs": queue_jobs,
+    "Queue.claim": queue_claim,
+    "Queue.claim_one": queue_claim_one,
+    "Queue.get": queue_get,
+    "Queue.list": queue_list,
+    "Queue.counts": queue_counts,
+    "Queue.wait": queue_wait,
+    "Queue.cancel": queue_cancel,
+    "Queue.requeue": queue_requeue,
+    "Queue.purge": queue_purge,
+    "Queue.pause": queue_pause,
+    "Queue.resume": queue_resume,
+    "Job.ack": job_ack,
+    "Job.nack": job_nack,
+    "Job.release": job_release,
+    "Job.reject": job_reject,
+    "Job.extend": job_extend,
+    "Jobs.close": jobs_close,
+    "Atomic.ack": atomic_all,
+    "Atomic.release": atomic_rest,
+}
+TOGETHER = {
+    "Atomic.ack": ("nack", "enqueue", "cancel", "requeue", "pause", "resume", "results"),
+    "Atomic.release": ("reject", "purge"),
+}
+"""Changes of one atomic are tried with each other."""
+APART = {"Worker"}
+"""Classes with tests of their own."""
+AFTER_CLOSE = {"open", "probe", "check", "restore", "QueueFile.queue", "QueueFile.close"}
+"""What a closed handle has nothing to do with."""
+
+
+def public_calls():
+    for name in aio.__all__:
+        thing = getattr(aio, name)
+        if not inspect.isclass(thing):
+            yield name
+        elif name not in APART:
+            for member, value in inspect.getmembers(thing):
+                calls = inspect.isfunction(value) or (isinstance(value, property) and name != "Job")
+                if not member.startswith("_") and calls:
+                    yield f"{name}.{member}"
+
+
+def test_every_public_call_is_here():
+    tried = set(CALLS) | {f"Atomic.{name}" for names in TOGETHER.values() for name in names}
+    assert set(public_calls()) == tried
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_call(name, box, tmp_path):
+    world = await World(box, tmp_path).fill()
+    try:
+        await CALLS[name](world)
+    finally:
+        await world.file.close()
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in AFTER_CLOSE])
+async def test_a_call_after_close_says_so(name, memory, tmp_path):
+    world = await World(memory, tmp_path).fill()
+    await world.file.close()
+    with pytest.raises(bucketq.Closed):
+        await CALLS[name](world)
