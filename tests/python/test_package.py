@@ -1,5 +1,6 @@
 """What people install: the source distribution builds, and its wheel works in an empty environment far from here."""
 
+import faulthandler
 import os
 import shutil
 import subprocess
@@ -24,6 +25,8 @@ def run(*command, **options):
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """Built from the source distribution. Its dependencies are built here already; its own code is not that of here."""
+    # A busy machine takes longer for this than any test may take; LIMIT is its bound.
+    faulthandler.cancel_dump_traceback_later()
     place = tmp_path_factory.mktemp("package")
     environ = os.environ | {"CARGO_TARGET_DIR": os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))}
     run(str(TOOLS / "maturin"), "sdist", "--out", str(place), cwd=ROOT, env=environ)
