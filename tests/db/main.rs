@@ -7,6 +7,7 @@ mod file;
 mod group;
 mod limits;
 mod manage;
+mod migrate;
 mod plans;
 mod read;
 mod settle;

@@ -13,6 +13,7 @@ mod group;
 mod keep;
 mod list;
 mod manage;
+mod migrate;
 mod names;
 mod queues;
 mod read;
@@ -25,6 +26,7 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
 pub use check::check;
+pub use migrate::SCHEMA_VERSION;
 use fault::{Fault, Try, from_sqlite};
 pub use read::PLANNED;
 pub use sound::{Unsound, extent, schema, unsound};
@@ -35,10 +37,6 @@ use crate::query::{Answer, Query};
 
 /// `PRAGMA application_id` of a queue file: "bktq".
 pub const APPLICATION_ID: i32 = 0x626b_7471;
-/// `PRAGMA user_version` of a queue file that this library writes.
-pub const SCHEMA_VERSION: i32 = 1;
-
-const SCHEMA: &str = include_str!("schema.sql");
 
 /// The commit that is being built; for reads, the one that is settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,13 +110,15 @@ impl Db {
     /// Make the schema in an empty database, in one transaction.
     pub fn create(conn: Connection, now_ms: i64) -> Result<Self> {
         settings(&conn).map_err(from_sqlite)?;
-        conn.execute_batch(&format!(
-            "BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; {SCHEMA}
-             INSERT INTO names VALUES ({}, '');
-             INSERT INTO meta VALUES ('created_ms', {now_ms}); COMMIT;",
-            names::NOBODY
-        ))
-        .map_err(from_sqlite)?;
+        let made = || {
+            conn.execute_batch(&format!("BEGIN; PRAGMA application_id = {APPLICATION_ID};"))?;
+            migrate::make(&conn)?;
+            conn.execute_batch(&format!(
+                "INSERT INTO names VALUES ({}, ''); INSERT INTO meta VALUES ('created_ms', {now_ms}); COMMIT;",
+                names::NOBODY
+            ))
+        };
+        made().map_err(from_sqlite)?;
         Self::open(conn)
     }
 
@@ -145,10 +145,7 @@ impl Db {
             ordinal: 0,
             changed: 0,
         };
-        let version = db.schema_version()?;
-        if version < 1 {
-            return Err(Error::new(Code::Corrupt, format!("schema version {version} never existed")));
-        }
+        db.schema_version()?;
         Ok(db)
     }
 
@@ -156,10 +153,36 @@ impl Db {
         if let Some(version) = self.version {
             return Ok(version);
         }
-        let version =
-            self.conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(from_sqlite)?;
+        let version = migrate::version(&self.conn)?;
         self.version = Some(version);
         Ok(version)
+    }
+
+    /// Bring an older schema up, in the transaction that is open.
+    fn bring_up(&mut self) -> Try<()> {
+        let from = self.schema_version()?;
+        if from < SCHEMA_VERSION {
+            migrate::bring_up(&self.conn, from)?;
+            self.version = Some(SCHEMA_VERSION);
+        }
+        Ok(())
+    }
+
+    /// Answer from the pages as they are, or as they will be once their schema is brought up.
+    fn look<T>(&mut self, at: &Moment, look: impl FnOnce(&mut Turn<'_>) -> Try<T>) -> Result<T> {
+        let limits = Limits { max_payload: 0, max_pages: 0 };
+        if self.open || self.schema_version()? >= SCHEMA_VERSION {
+            return look(&mut self.turn(at, &limits)).map_err(Fault::into_error);
+        }
+        // The file has no room set aside for it, and needs none.
+        self.limit_pages(u32::MAX - 1).map_err(Fault::into_error)?;
+        let Self { conn, cache, .. } = self;
+        let found = migrate::as_newest(conn, || {
+            let (now_ms, commit_seq) = (at.now_ms, at.commit_seq);
+            look(&mut Turn { conn, cache, now_ms, commit_seq, limits }).map_err(Fault::into_error)
+        });
+        self.forget();
+        found?
     }
 
     /// Refuse with [`Code::TooNew`] when the schema is newer than this library: then it can only be read.
@@ -214,7 +237,8 @@ impl Db {
             return Err(Error::new(Code::Internal, "an op outside a transaction, or after one that failed"));
         }
         check(op, limits)?;
-        let done = self.limit_pages(limits.max_pages).and_then(|()| self.turn(at, limits).apply(op));
+        let ready = self.limit_pages(limits.max_pages).and_then(|()| self.bring_up());
+        let done = ready.and_then(|()| self.turn(at, limits).apply(op));
         done.map_err(|fault| {
             self.poisoned |= matches!(fault, Fault::Broken(_));
             fault.into_error()
@@ -249,16 +273,14 @@ impl Db {
 
     /// Answer a question from the pages as they are.
     pub fn query(&mut self, query: &Query, at: &Moment) -> Result<Answer> {
-        let limits = Limits { max_payload: 0, max_pages: 0 };
-        self.turn(at, &limits).query(query).map_err(Fault::into_error)
+        self.look(at, |turn| turn.query(query))
     }
 
     /// The earliest time at which a claim on these queues could find what it cannot find before: the first scheduled
     /// job or the first end of a lease. A time in the past means that a claim would find something now.
     pub fn next_due_ms(&mut self, queues: &Queues) -> Result<Option<i64>> {
         let at = Moment { now_ms: 0, commit_seq: 0 };
-        let limits = Limits { max_payload: 0, max_pages: 0 };
-        self.turn(&at, &limits).next_due(queues).map_err(Fault::into_error)
+        self.look(&at, |turn| turn.next_due(queues))
     }
 
     /// Drop what is remembered: the pages have changed beneath.

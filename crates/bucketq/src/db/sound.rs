@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use rusqlite::Connection;
 
 use super::fault::from_sqlite;
-use super::{APPLICATION_ID, SCHEMA_VERSION};
+use super::{APPLICATION_ID, SCHEMA_VERSION, migrate};
 use crate::error::Result;
 
 /// Findings told of one rule; a damaged file breaks some rules thousands of times.
@@ -108,8 +108,18 @@ pub fn unsound(conn: &Connection, newest: Option<u64>) -> Vec<Unsound> {
     if !known || !found.is_empty() {
         return found;
     }
-    for (rule, sql) in RULES {
-        gather(conn, rule, sql, &mut found);
+    let rules = migrate::as_newest(conn, || {
+        let mut broken = vec![];
+        for (rule, sql) in RULES {
+            gather(conn, rule, sql, &mut broken);
+        }
+        broken
+    });
+    match rules {
+        Ok(broken) => found.extend(broken),
+        Err(error) => {
+            found.push(Unsound { rule: "the schema can be brought up", what: error.message().into() });
+        }
     }
     if let Some(newest) = newest {
         let sql = format!(
@@ -130,11 +140,13 @@ pub fn extent(conn: &Connection) -> Result<(u64, u64)> {
         .map_err(from_sqlite)
 }
 
-/// Every table and index by name, with the statement that makes it.
+/// Every table and index by name, with the statement that makes it, once the schema is brought up.
 pub fn schema(conn: &Connection) -> Result<BTreeSet<(String, String)>> {
-    let mut stmt = conn.prepare("SELECT name, ifnull(sql, '') FROM sqlite_schema").map_err(from_sqlite)?;
-    let rows = stmt.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(from_sqlite)?;
-    rows.collect::<rusqlite::Result<_>>().map_err(from_sqlite)
+    migrate::as_newest(conn, || {
+        let mut stmt = conn.prepare("SELECT name, ifnull(sql, '') FROM sqlite_schema")?;
+        stmt.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<rusqlite::Result<_>>()
+    })?
+    .map_err(from_sqlite)
 }
 
 fn gather(conn: &Connection, rule: &'static str, sql: &str, found: &mut Vec<Unsound>) {

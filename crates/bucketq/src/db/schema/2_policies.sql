@@ -1,0 +1,1 @@
+-- Version 2, for the policies of queues (docs/decisions/0015-policies.md).
