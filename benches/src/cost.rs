@@ -73,7 +73,7 @@ impl Bench {
         Op::Claim(Claim {
             queues: Queues::Named(vec![QUEUE.to_owned()]),
             max: 1,
-            lease_ms: LEASE_MS,
+            lease_ms: Some(LEASE_MS),
             worker: "bench".to_owned(),
             token: Token(self.env.bytes()),
             again: false,

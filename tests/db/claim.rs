@@ -121,7 +121,7 @@ fn an_expired_lease_gives_the_job_to_the_next_claim_and_its_attempt_counts() {
 #[test]
 fn a_lease_that_expires_after_the_last_attempt_leaves_the_job_dead() {
     let mut w = World::default();
-    w.ok(&enqueue("q", [New { max_attempts: 1, ..job(1) }]));
+    w.ok(&enqueue("q", [New { max_attempts: Some(1), ..job(1) }]));
     w.claim(claim("q", 1, 1));
     w.wait(60_000);
     assert!(w.claim(claim("q", 1, 2)).is_empty());
@@ -134,7 +134,7 @@ fn a_lease_that_expires_after_the_last_attempt_leaves_the_job_dead() {
 #[test]
 fn many_dead_leases_do_not_hide_a_live_one() {
     let mut w = World::default();
-    w.ok(&enqueue("q", (0..300).map(|n| New { max_attempts: 1, ..job(n) })));
+    w.ok(&enqueue("q", (0..300).map(|n| New { max_attempts: Some(1), ..job(n) })));
     w.ok(&enqueue("q", [job(900)]));
     w.claim(claim("q", 300, 1));
     w.wait(1);

@@ -1,6 +1,7 @@
 //! Older schemas: read as they are, brought up by the first op.
 
 use bucketq::db::{self, Db, SCHEMA_VERSION};
+use bucketq::error::Code;
 use bucketq::job::State;
 use bucketq::op::{Op, Outcome};
 use bucketq::query::{Answer, Query};
@@ -72,4 +73,15 @@ fn a_commit_that_is_undone_leaves_an_older_file_as_it_was() {
     assert_eq!(w.job(1).attempt, 2);
     w.ok(&enqueue("q", [job(2)]));
     assert_eq!(version(&w), SCHEMA_VERSION);
+}
+
+#[test]
+fn an_older_file_without_room_for_the_newer_schema_is_full() {
+    let mut w = first();
+    let pages: u32 = w.db.connection().pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+    w.limits.max_pages = pages;
+    w.db.begin().unwrap();
+    assert_eq!(w.apply(&Op::Ack { held: held(1, 1), result: None }).unwrap_err().code(), Code::FileFull);
+    w.db.rollback().unwrap();
+    assert_eq!(w.state(1), State::Leased, "and is still read");
 }

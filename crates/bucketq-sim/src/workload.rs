@@ -171,8 +171,8 @@ impl Client {
         let most = if self.rng.one_in(self.world.plan.large) { 60_000 } else { 1_800 };
         let mut new = New::new(id, Payload::bytes(payload_of(id, self.rng.spread(36, most) as usize)));
         new.priority = self.rng.below(3) as i32;
-        new.max_attempts = self.rng.between(2, 6) as u32;
-        new.backoff = Backoff::Exponential { base_ms: 200, max_ms: 4_000, jitter_percent: 50 };
+        new.max_attempts = Some(self.rng.between(2, 6) as u32);
+        new.backoff = Some(Backoff::Exponential { base_ms: 200, max_ms: 4_000, jitter_percent: 50 });
         if self.rng.one_in(4) {
             new.when = When::In(self.rng.spread(10, 20_000).cast_signed());
         }

@@ -76,7 +76,7 @@ pub(crate) enum Told {
     Exported,
 }
 
-/// How long a claim that finds nothing waits.
+/// How long a claim that finds nothing waits, or an enqueue that finds no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Not at all.
@@ -102,11 +102,13 @@ pub(crate) struct Stage(AtomicU8);
 const QUEUED: u8 = 0;
 const SENT: u8 = 1;
 const GONE: u8 = 2;
+const PARKED: u8 = 3;
 
 impl Stage {
     /// A body with this op is about to be sent. False if the caller was told "surely not": it must not be.
     pub fn send(&self) -> bool {
-        self.0.compare_exchange(QUEUED, SENT, SeqCst, SeqCst).is_ok() || self.0.load(SeqCst) == SENT
+        let send = |now| (now != GONE).then_some(SENT);
+        self.0.fetch_update(SeqCst, SeqCst, send).is_ok()
     }
 
     /// The body is surely not applied.
@@ -114,9 +116,18 @@ impl Stage {
         let _ = self.0.compare_exchange(SENT, QUEUED, SeqCst, SeqCst);
     }
 
+    /// It surely was not applied and is tried again: the writer says when that ends, not the deadline.
+    pub fn park(&self) {
+        let _ = self.0.fetch_update(SeqCst, SeqCst, |now| (now != GONE).then_some(PARKED));
+    }
+
+    fn is_parked(&self) -> bool {
+        self.0.load(SeqCst) == PARKED
+    }
+
     /// The caller gives up. True if it may be told "surely not applied".
     fn give_up(&self) -> bool {
-        self.0.swap(GONE, SeqCst) == QUEUED
+        matches!(self.0.swap(GONE, SeqCst), QUEUED | PARKED)
     }
 
     pub fn is_gone(&self) -> bool {
@@ -302,14 +313,18 @@ impl Door {
         let mut pending = Pending { rx, door: Arc::clone(self) };
         let answer = match give_up {
             None => (&mut pending).await,
-            Some(at) => {
+            Some(mut at) => loop {
                 let time = at.saturating_duration_since(self.env.monotonic());
                 tokio::select! {
                     biased;
-                    answer = &mut pending => answer,
-                    () = self.env.sleep(time) => return Err(self.gave_up(&stage)),
+                    answer = &mut pending => break answer,
+                    () = self.env.sleep(time) => {}
                 }
-            }
+                if !stage.is_parked() {
+                    return Err(self.gave_up(&stage));
+                }
+                at = self.env.monotonic() + self.options.deadline;
+            },
         };
         drop(place);
         answer

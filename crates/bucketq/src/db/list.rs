@@ -18,6 +18,9 @@ const MAX_PAGE: u32 = 1_000;
 /// Gathering pays when fewer than one in this many match.
 const RARE: i64 = 16;
 
+const LAST_ERROR_OF_JOB: &str = "(SELECT error FROM attempts a WHERE a.seq = jobs.seq AND a.run = jobs.run \
+     AND error IS NOT NULL ORDER BY attempt DESC LIMIT 1)";
+
 impl Turn<'_> {
     pub fn list(&mut self, filter: &Filter, after: Option<Cursor>, limit: u32) -> Try<Page> {
         if limit == 0 || limit > MAX_PAGE {
@@ -44,7 +47,7 @@ impl Turn<'_> {
         let more = jobs.len() > limit as usize;
         jobs.truncate(limit as usize);
         for job in &mut jobs {
-            job.last_error = self.last_error(job.seq as i64)?;
+            job.last_error = self.last_error(job.seq as i64, job.run)?;
         }
         let next = if more { jobs.last().map(|job| Cursor(job.seq)) } else { None };
         Ok(Page { jobs, next })
@@ -101,12 +104,16 @@ impl Turn<'_> {
         let mut sql = format!("SELECT {} FROM jobs WHERE seq > ?1{conditions}", job_columns!());
         let mut params = vec![Value::from(after), Value::from(limit)];
         if let Some(group) = &filter.group {
-            sql.push_str(" AND group_name = ?3");
             params.push(Value::from(group.clone()));
+            sql.push_str(&format!(" AND group_name = ?{}", params.len()));
         }
         if filter.expired {
-            sql.push_str(if filter.group.is_some() { " AND ends_ms <= ?4" } else { " AND ends_ms <= ?3" });
             params.push(Value::from(self.now_ms));
+            sql.push_str(&format!(" AND ends_ms <= ?{}", params.len()));
+        }
+        if let Some(text) = &filter.error {
+            params.push(Value::from(text.clone()));
+            sql.push_str(&format!(" AND instr({LAST_ERROR_OF_JOB}, ?{}) > 0", params.len()));
         }
         sql.push_str(" ORDER BY seq LIMIT ?2");
         let mut stmt = self.conn.prepare(&sql)?;

@@ -4,6 +4,7 @@
 //! reads a clock or draws a number; the time is an argument. Knows nothing of buckets.
 //! Parameters are numbered and not named: binding by name compares strings at every call.
 
+mod attempts;
 mod check;
 mod claim;
 mod due;
@@ -15,24 +16,31 @@ mod list;
 mod manage;
 mod migrate;
 mod names;
+mod policy;
 mod queues;
 mod read;
+mod room;
 mod row;
+mod schedule;
 mod settle;
 mod shrink;
 mod sound;
+
+use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
 pub use check::check;
-pub use migrate::SCHEMA_VERSION;
 use fault::{Fault, Try, from_sqlite};
+pub use migrate::SCHEMA_VERSION;
+use queues::Gate;
 pub use read::PLANNED;
 pub use sound::{Unsound, extent, schema, unsound};
 
 use crate::error::{Code, Error, Result};
 use crate::op::{Op, Outcome, Queues};
+use crate::policy::Overflow;
 use crate::query::{Answer, Query};
 
 /// `PRAGMA application_id` of a queue file: "bktq".
@@ -283,6 +291,16 @@ impl Db {
         self.look(&at, |turn| turn.next_due(queues))
     }
 
+    /// How long an enqueue into this queue waits for room.
+    pub fn block(&mut self, queue: &str) -> Result<Option<Duration>> {
+        let at = Moment { now_ms: 0, commit_seq: 0 };
+        let overflow = self.look(&at, |turn| Ok(turn.policy_of(queue)?.overflow))?;
+        Ok(match overflow {
+            Overflow::Block { timeout_ms } => Some(Duration::from_millis(timeout_ms.max(0) as u64)),
+            Overflow::Raise | Overflow::DropOldest => None,
+        })
+    }
+
     /// Drop what is remembered: the pages have changed beneath.
     pub fn forget(&mut self) {
         self.cache = Cache::default();
@@ -349,9 +367,14 @@ impl Turn<'_> {
             Op::Cancel { id, leased } => self.cancel(id, *leased),
             Op::Requeue { id, run } => self.requeue(id, *run),
             Op::Purge { queue, states } => self.purge(queue, states),
-            Op::Pause { queue } => self.pause(queue, true),
-            Op::Resume { queue } => self.pause(queue, false),
+            Op::Pause { queue } => self.gate(queue, Gate::Paused),
+            Op::Resume { queue } => self.gate(queue, Gate::Open),
+            Op::Drain { queue } => self.gate(queue, Gate::Draining),
             Op::Atomic(ops) => self.atomic(ops),
+            Op::Configure { queue, changes } => self.configure(queue, changes),
+            Op::RequeueMany { filter, limit } => self.requeue_many(filter, *limit),
+            Op::Schedule { queue, name, schedule } => self.schedule(queue, name, schedule),
+            Op::Unschedule { queue, name } => self.unschedule(queue, name),
         }
     }
 
