@@ -69,6 +69,11 @@ pub(crate) enum Clock {
 }
 
 impl Timing {
+    /// The first time after `ms`; none when there is none that can be written down. Refuses what cannot be understood.
+    pub fn after(&self, ms: i64) -> Result<Option<i64>> {
+        Ok(self.clock(ms)?.after(ms))
+    }
+
     /// Understand it, or say what would be right. `now_ms` is when the schedule is made.
     pub(crate) fn clock(&self, now_ms: i64) -> Result<Clock> {
         match self {

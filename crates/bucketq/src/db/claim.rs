@@ -165,7 +165,7 @@ impl Turn<'_> {
             ])?;
         job.state = State::Leased;
         job.claimed_ms = Some(self.now_ms);
-        job.expires_ms = Some(expires_ms);
+        job.expires_ms = (expires_ms < FOREVER_MS).then_some(expires_ms);
         job.fence = Some(self.commit_seq);
         job.worker = (!claim.worker.is_empty()).then(|| claim.worker.clone());
         claimed.lease = Lease { token: claim.token, expires_ms, fence: self.commit_seq };
