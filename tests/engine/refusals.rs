@@ -5,7 +5,7 @@ use std::time::Duration;
 use bucketq::op::{Claim, Op};
 use bucketq::store::{Memory, Store};
 use bucketq::{
-    Backoff, Code, Dedup, DedupScope, Error, Held, Kind, New, Options, Payload, QueueFile, Queues,
+    Backoff, Changes, Code, Dedup, DedupScope, Error, Held, Kind, New, Options, Payload, QueueFile, Queues,
 };
 use bucketq::{Result, State, Token, When};
 use bucketq_tests::given::{inline, objects, opened, puppet, refused};
@@ -171,11 +171,19 @@ async fn a_lease_of_twice_the_skew_or_less_is_refused() -> Result<()> {
         claim(|c| c.lease_ms = Some(1)),
         Op::Extend { held: g.held, lease_ms: 10_000 },
         Op::Atomic(vec![Op::Extend { held: g.held, lease_ms: 10_000 }]),
+        Op::Configure { queue: "q".into(), changes: Box::new(lease(Some(10_000))) },
     ];
     g.refuses(Code::Argument, short).await?;
     g.file.claim(1).lease(Duration::from_millis(10_001)).await?;
     g.file.extend(g.held, Duration::from_millis(10_001)).await?;
+    for allowed in [Some(10_001), None] {
+        g.file.call(Op::Configure { queue: "q".into(), changes: Box::new(lease(allowed)) }).await?;
+    }
     g.file.close().await
+}
+
+fn lease(lease_ms: Option<i64>) -> Changes {
+    Changes { lease_ms: Some(lease_ms), ..Changes::default() }
 }
 
 #[tokio::test]

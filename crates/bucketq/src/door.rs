@@ -162,6 +162,9 @@ impl Slot {
     }
 }
 
+/// How soon it is noticed that an op waits for room while its handle is being closed.
+const TICK: Duration = Duration::from_millis(20);
+
 /// A query on its way, with where the answer goes.
 #[derive(Debug)]
 pub(crate) struct Question {
@@ -298,8 +301,19 @@ impl fmt::Debug for Door {
 impl Door {
     /// Send an op and wait for its answer, at most the deadline after what it may wait itself.
     pub async fn call(self: &Arc<Self>, work: Work, wait: Wait) -> Result<Done> {
+        self.call_until(None, work, wait).await
+    }
+
+    /// The same, but an op that waits for room ends when the handle is being closed.
+    pub async fn call_until(
+        self: &Arc<Self>,
+        mut closing: Option<watch::Receiver<bool>>,
+        work: Work,
+        wait: Wait,
+    ) -> Result<Done> {
         self.refuse_if_read_only()?;
         let arrived = self.env.monotonic();
+        let is_closing = |c: &Option<watch::Receiver<bool>>| c.as_ref().is_some_and(|c| *c.borrow());
         let give_up = match wait {
             Wait::No => Some(arrived + self.options.deadline),
             Wait::Until(at) => Some(at.max(arrived) + self.options.deadline),
@@ -315,15 +329,26 @@ impl Door {
             None => (&mut pending).await,
             Some(mut at) => loop {
                 let time = at.saturating_duration_since(self.env.monotonic());
+                // Once the handle is being closed there is nothing to be told about it any more.
+                let was_closing = is_closing(&closing);
+                let tick = if was_closing { time.min(TICK) } else { time };
                 tokio::select! {
                     biased;
                     answer = &mut pending => break answer,
-                    () = self.env.sleep(time) => {}
+                    () = until_true(&mut closing), if !was_closing => {}
+                    () = self.env.sleep(tick) => {}
                 }
-                if !stage.is_parked() {
+                if stage.is_parked() {
+                    if is_closing(&closing) && stage.give_up() {
+                        return Err(Error::new(
+                            Code::Closed,
+                            "the handle was closed while an enqueue waited for room",
+                        ));
+                    }
+                    at = self.env.monotonic() + self.options.deadline;
+                } else if self.env.monotonic() >= at {
                     return Err(self.gave_up(&stage));
                 }
-                at = self.env.monotonic() + self.options.deadline;
             },
         };
         drop(place);
@@ -437,6 +462,13 @@ impl Door {
     pub fn hand_back(&self, jobs: Vec<Held>) {
         // With the writer gone, the leases run out by themselves (G5).
         let _ = self.tx.send(Mail::HandBack(jobs));
+    }
+}
+
+async fn until_true(told: &mut Option<watch::Receiver<bool>>) {
+    match told {
+        Some(told) => drop(told.wait_for(|told| *told).await.is_ok()),
+        None => std::future::pending().await,
     }
 }
 

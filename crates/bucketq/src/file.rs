@@ -81,6 +81,9 @@ impl QueueFile {
     pub async fn call(&self, op: Op) -> Result<Done> {
         let door = self.door()?;
         check(&door, &op)?;
+        if matches!(op, Op::Enqueue { .. }) {
+            return door.call_until(Some(self.closing()), Work::Op(op), Wait::No).await;
+        }
         door.call(Work::Op(op), Wait::No).await
     }
 
