@@ -2,7 +2,7 @@
 
 use bucketq::job::{New, State, When};
 use bucketq::op::{Claim, Op, Queues};
-use bucketq_tests::queue_db::{START_MS, World, claim, enqueue, held, job, number, token};
+use bucketq_tests::queue_db::{START_MS, World, claim, dump, enqueue, grouped, held, id, job, number, token};
 
 fn any(max: u32, t: u8) -> Claim {
     Claim { queues: Queues::Any, ..claim("q", max, t) }
@@ -172,4 +172,25 @@ fn claims_and_their_fences_survive_a_rollback() {
     }
     assert_eq!(w.claim_numbers(claim("q", 2, 2)), [1, 2]);
     assert!(w.claim(claim("new", 2, 3)).is_empty());
+}
+
+#[test]
+fn a_claim_that_gets_nothing_writes_nothing_whoever_asks() {
+    let mut w = World::default();
+    w.ok(&enqueue("q", [grouped(1, "g"), grouped(2, "g"), job(3)]));
+    w.claim(claim("q", 2, 1));
+    w.ok(&Op::Cancel { id: id(3), leased: true });
+    for ready in [State::Ready, State::Leased] {
+        let before = dump(w.db.connection());
+        assert!(
+            w.claim(Claim { worker: format!("nobody has seen {ready:?}"), ..claim("q", 1, 9) }).is_empty()
+        );
+        assert_eq!(dump(w.db.connection()), before);
+        w.ok(&Op::Purge { queue: "q".into(), states: vec![ready] });
+    }
+    w.ok(&enqueue("q", [job(4)]));
+    w.ok(&Op::Cancel { id: id(4), leased: false });
+    let before = dump(w.db.connection());
+    assert!(w.claim(Claim { worker: "a stranger".into(), ..claim("q", 1, 9) }).is_empty());
+    assert_eq!(dump(w.db.connection()), before);
 }

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use crate::bucket::Who;
 use crate::clock::pause_ms;
 use crate::history::{Call, Look, Reply};
+use crate::policies;
 use crate::rng::{Rng, mix};
 use crate::store::Life;
 use crate::work;
@@ -187,6 +188,11 @@ impl Client {
     }
 
     async fn read(&self) -> Halted {
+        for op in policies::settings(self.world.plan.catch_up) {
+            if self.insist(op, None).await {
+                return true;
+            }
+        }
         while !self.world.is_over() {
             pause_ms(self.rng.spread(20, 3_000)).await;
             let halted = match self.rng.below(12) {

@@ -10,6 +10,7 @@ use super::Turn;
 use super::fault::Try;
 use super::queues::{Gate, NOWHERE, Place};
 use super::row::{UNTRIED, whole_columns};
+use crate::broken::Broken;
 use crate::job::{Claimed, State};
 use crate::lease::{FOREVER_MS, Lease, Token};
 use crate::op::{Claim, Queues};
@@ -48,6 +49,10 @@ impl Turn<'_> {
             let from = taken.len();
             let most = self.allowance(line).min(max - from);
             self.look(line, most, until, &mut taken)?;
+            if taken.len() == from {
+                // The name of a worker that gets nothing is not kept: that would be a commit.
+                continue;
+            }
             let worker = match worker {
                 Some(id) => id,
                 None => *worker.insert(self.intern(&claim.worker)?),
@@ -171,11 +176,13 @@ impl Turn<'_> {
         claimed.lease = Lease { token: claim.token, expires_ms, fence: self.commit_seq };
         let step_ns = self.line(line).policy.rate.map(|rate| rate.step_ns());
         let now_ns = nanos(self.now_ms);
+        let forgets = self.is_broken(Broken::RateForgotten);
         let marks = self.marks(line);
         marks.shift(State::Ready, State::Leased, 1);
         marks.expiry_ms = marks.expiry_ms.min(expires_ms);
         if let Some(step_ns) = step_ns {
-            marks.kept.rate_ns = marks.kept.rate_ns.max(now_ns).saturating_add(step_ns);
+            let used_ns = if forgets { now_ns } else { marks.kept.rate_ns.max(now_ns) };
+            marks.kept.rate_ns = used_ns.saturating_add(step_ns);
         }
         Ok(())
     }
@@ -185,7 +192,8 @@ impl Turn<'_> {
         let line = self.line(line);
         let mut most = usize::MAX;
         if let Some(cap) = line.policy.concurrency {
-            let leased = line.marks.count(State::Leased);
+            let counts = !self.is_broken(Broken::CapForEachClaim);
+            let leased = if counts { line.marks.count(State::Leased) } else { 0 };
             most = usize::try_from(i64::from(cap) - leased).unwrap_or(0);
         }
         if let Some(rate) = &line.policy.rate {

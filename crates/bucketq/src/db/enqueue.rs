@@ -12,6 +12,7 @@ use super::fault::Try;
 use super::names::NOBODY;
 use super::queues::FIRST_TURN;
 use super::row::{BODY, INLINE, NO_TOKEN, UNTRIED};
+use crate::broken::Broken;
 use crate::config::INLINE_PAYLOAD;
 use crate::error::{Code, Error};
 use crate::job::{Dedup, DedupScope, JobId, New, State, When};
@@ -178,6 +179,8 @@ impl Turn<'_> {
             .query_row([id], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?)))
             .optional()?;
         let counts = match until_ms {
+            Some(until_ms) if self.is_broken(Broken::WindowTooLong) => until_ms >= self.now_ms,
+            Some(until_ms) if self.is_broken(Broken::WindowTooShort) => until_ms > self.now_ms + 1,
             Some(until_ms) => until_ms > self.now_ms,
             None => job.is_some_and(|(_, live)| live),
         };

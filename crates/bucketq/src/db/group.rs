@@ -13,6 +13,7 @@ use super::Turn;
 use super::fault::Try;
 use super::queues::FIRST_TURN;
 use super::row::state;
+use crate::broken::Broken;
 use crate::job::State;
 
 /// The first members of a group. `state <= 4` names the live states in the words of the index.
@@ -30,7 +31,7 @@ struct Forward {
 impl Turn<'_> {
     /// Whether a job that joins the group now has to wait behind others.
     pub fn is_held(&mut self, line: usize, group: Option<&str>) -> Try<bool> {
-        let Some(group) = group else { return Ok(false) };
+        let Some(group) = group.filter(|_| !self.is_broken(Broken::GroupNotHeld)) else { return Ok(false) };
         let (queue, most) = (self.line(line).id, self.line(line).policy.group_concurrency);
         let mut stmt = self.conn.prepare_cached(FIRST_MEMBERS)?;
         let mut rows = stmt.query(params![queue, group, most])?;

@@ -38,6 +38,7 @@ use queues::Gate;
 pub use read::PLANNED;
 pub use sound::{Unsound, extent, schema, unsound};
 
+use crate::broken::Broken;
 use crate::error::{Code, Error, Result};
 use crate::op::{Op, Outcome, Queues};
 use crate::policy::Overflow;
@@ -78,6 +79,8 @@ pub struct Db {
     ordinal: i64,
     /// Rows this connection had changed when the transaction began.
     changed: u64,
+    /// A rule broken on purpose, never in what ships.
+    broken: Option<Broken>,
 }
 
 /// What is remembered between ops: all of it can be read again from the pages.
@@ -112,6 +115,7 @@ struct Turn<'a> {
     now_ms: i64,
     commit_seq: u64,
     limits: Limits,
+    broken: Option<Broken>,
 }
 
 impl Db {
@@ -152,6 +156,7 @@ impl Db {
             max_pages: None,
             ordinal: 0,
             changed: 0,
+            broken: None,
         };
         db.schema_version()?;
         Ok(db)
@@ -184,10 +189,11 @@ impl Db {
         }
         // The file has no room set aside for it, and needs none.
         self.limit_pages(u32::MAX - 1).map_err(Fault::into_error)?;
-        let Self { conn, cache, .. } = self;
+        let Self { conn, cache, broken, .. } = self;
+        let broken = *broken;
         let found = migrate::as_newest(conn, || {
             let (now_ms, commit_seq) = (at.now_ms, at.commit_seq);
-            look(&mut Turn { conn, cache, now_ms, commit_seq, limits }).map_err(Fault::into_error)
+            look(&mut Turn { conn, cache, now_ms, commit_seq, limits, broken }).map_err(Fault::into_error)
         });
         self.forget();
         found?
@@ -316,6 +322,12 @@ impl Db {
         self.conn.query_row(sql, [id.as_bytes()], |row| row.get(0)).ok().map(crate::lease::Token)
     }
 
+    /// Break the rule that the options name; only the simulation has such options.
+    #[cfg(feature = "broken")]
+    pub(crate) fn break_rule(&mut self, rule: Option<Broken>) {
+        self.broken = rule;
+    }
+
     /// The connection, for what concerns the file as a whole. Changes made through it need a [`Db::forget`].
     pub fn connection(&self) -> &Connection {
         &self.conn
@@ -340,6 +352,7 @@ impl Db {
             now_ms: at.now_ms,
             commit_seq: at.commit_seq,
             limits: *limits,
+            broken: self.broken,
         }
     }
 }
@@ -406,6 +419,11 @@ impl Turn<'_> {
         run("RELEASE atomic")?;
         self.cache.lines.close_undo(true);
         Ok(Outcome::Atomic(outcomes))
+    }
+
+    /// Whether this rule is broken on purpose.
+    fn is_broken(&self, rule: Broken) -> bool {
+        cfg!(feature = "broken") && self.broken == Some(rule)
     }
 
     /// The place in the order of enqueues for one more job of this commit.

@@ -10,6 +10,7 @@ use rusqlite::params;
 use super::Turn;
 use super::fault::{Fault, Try};
 use super::queues::Gate;
+use crate::broken::Broken;
 use crate::error::{Code, Error};
 use crate::job::{Dedup, Ended, JobId, New, State};
 use crate::policy::Overflow;
@@ -47,7 +48,8 @@ impl Turn<'_> {
             return Err(Error::new(Code::Draining, text).into());
         }
         let Some(most) = found.policy.max_pending else { return Ok(None) };
-        let after = self.pending(line).saturating_add(fresh);
+        let pending = if self.is_broken(Broken::PendingForEachEnqueue) { 0 } else { self.pending(line) };
+        let after = pending.saturating_add(fresh);
         Ok(after.checked_sub(most).filter(|excess| *excess > 0))
     }
 

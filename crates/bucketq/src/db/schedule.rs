@@ -9,6 +9,7 @@ use twox_hash::XxHash3_128;
 use super::Turn;
 use super::fault::{Fault, Try};
 use super::queues::NEVER;
+use crate::broken::Broken;
 use crate::error::{Code, Error};
 use crate::job::{JobId, When};
 use crate::op::Outcome;
@@ -114,6 +115,9 @@ impl Turn<'_> {
                 (last_ms, fired, left) = (Some(at_ms), fired + i64::from(new), left - 1);
                 next = clock.after(at_ms);
             }
+            if self.is_broken(Broken::ScheduleNotMoved) {
+                continue;
+            }
             if last_ms.is_some() {
                 self.conn
                     .prepare_cached(
@@ -131,6 +135,9 @@ impl Turn<'_> {
         let (queue, policy) = (self.line(line).name.clone(), Arc::clone(&self.line(line).policy));
         let mut job = due.schedule.job.clone();
         job.id = fired_id(&queue, &due.name, at_ms);
+        if self.is_broken(Broken::ScheduleNotMoved) {
+            job.id = fired_id(&queue, &self.commit_seq.to_string(), at_ms);
+        }
         job.when = When::Now;
         job.headers.insert("bucketq-schedule".into(), due.name.clone());
         job.headers.insert("bucketq-due-ms".into(), at_ms.to_string());

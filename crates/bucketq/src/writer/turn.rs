@@ -221,6 +221,7 @@ impl Writer {
         out: &mut [Option<Error>],
     ) -> Result<Outcomes, Option<usize>> {
         let db = &mut self.chain.db;
+        wrong::hand_down(&self.options, db);
         if let Err(error) = db.begin() {
             out[0] = Some(error);
             return Err(None);
