@@ -263,3 +263,34 @@ fn the_key_of_a_content_is_the_sha_256_of_its_canonical_form() {
     assert_ne!(json("{not json"), json("{not  json"), "what is no JSON is bytes");
     assert_eq!(key("application/vnd.x+json", "{ }"), key("application/vnd.x+json", "{}"));
 }
+
+/// What crosses the door is extended and not changed: what an older caller says is still understood.
+#[test]
+fn ops_of_before_mean_what_they_meant() {
+    let id = id(1);
+    let enqueue: Op = serde_json::from_value(serde_json::json!({ "enqueue": { "queue": "q", "jobs": [{
+        "id": id, "payload": { "bytes": [120], "content_type": "text/plain" }, "priority": 1, "when": { "in": 5 },
+        "max_attempts": 4, "backoff": { "kind": "exponential", "base_ms": 1, "max_ms": 2, "jitter_percent": 0 },
+        "dedup": { "key": "k", "scope": { "window": 9 } }, "group": null, "headers": {}
+    }] } }))
+    .unwrap();
+    let mut w = World::default();
+    w.ok(&enqueue);
+    let backoff = Backoff::Exponential { base_ms: 1, max_ms: 2, jitter_percent: 0 };
+    assert_eq!((w.job(1).max_attempts, w.job(1).backoff), (4, backoff));
+    let claim: Op = serde_json::from_value(serde_json::json!({ "claim": {
+        "queues": { "named": ["q"] }, "max": 1, "lease_ms": 5, "worker": "w", "token": vec![1; 16]
+    } }))
+    .unwrap();
+    w.wait(5);
+    let Outcome::Claimed(got) = w.ok(&claim) else { panic!("another outcome") };
+    assert_eq!(got[0].lease.expires_ms, w.now_ms + 5);
+    let told: Outcome = serde_json::from_value(serde_json::json!({
+        "enqueued": [{ "id": id, "deduplicated": false, "commit_seq": 1 }]
+    }))
+    .unwrap();
+    assert!(matches!(told, Outcome::Enqueued(done) if done[0].dropped.is_empty()));
+    let filter = serde_json::json!({ "queue": null, "states": [], "group": null, "expired": false });
+    let filter: bucketq::Filter = serde_json::from_value(filter).unwrap();
+    assert_eq!(filter, bucketq::Filter::default());
+}

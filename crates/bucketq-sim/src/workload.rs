@@ -126,12 +126,27 @@ impl Client {
     async fn produce(&self) -> Halted {
         while !self.world.is_over() {
             pause_ms(self.rng.spread(1, 1_200)).await;
+            if self.rng.one_in(8) {
+                for _ in 0..6 {
+                    if self.insist(self.edge(), None).await {
+                        return true;
+                    }
+                }
+            }
             let op = if self.rng.one_in(12) { self.chain_of_ops() } else { self.enqueue() };
             if self.insist(op, None).await {
                 return true;
             }
         }
         false
+    }
+
+    /// A job whose key counts about as long as a round trip takes, so that the next one meets the end of its window.
+    fn edge(&self) -> Op {
+        let (low, high) = self.world.plan.latency_ms;
+        let scope = DedupScope::Window(self.rng.between(low, high + 4).cast_signed());
+        let dedup = Some(Dedup { key: "edge".into(), scope });
+        Op::Enqueue { queue: QUEUES[2].to_owned(), jobs: vec![New { dedup, group: None, ..self.job() }] }
     }
 
     fn enqueue(&self) -> Op {

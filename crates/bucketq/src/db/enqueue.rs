@@ -179,9 +179,7 @@ impl Turn<'_> {
             .query_row([id], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?)))
             .optional()?;
         let counts = match until_ms {
-            Some(until_ms) if self.is_broken(Broken::WindowTooLong) => until_ms >= self.now_ms,
-            Some(until_ms) if self.is_broken(Broken::WindowTooShort) => until_ms > self.now_ms + 1,
-            Some(until_ms) => until_ms > self.now_ms,
+            Some(until_ms) => !self.has_ended(until_ms),
             None => job.is_some_and(|(_, live)| live),
         };
         Ok(counts.then(|| Enqueued {
@@ -191,6 +189,14 @@ impl Turn<'_> {
             commit_seq: commit_of(job.map_or(first_seq, |(seq, _)| seq)),
             dropped: vec![],
         }))
+    }
+
+    /// A window counts up to its end, and at its end no more.
+    fn has_ended(&self, until_ms: i64) -> bool {
+        if self.is_broken(Broken::WindowTooLong) {
+            return until_ms < self.now_ms;
+        }
+        until_ms <= self.now_ms + i64::from(self.is_broken(Broken::WindowTooShort))
     }
 
     fn keep_key(&mut self, queue: i64, key: &str, scope: DedupScope, id: &JobId, seq: i64) -> Try<()> {
@@ -224,7 +230,7 @@ impl Turn<'_> {
             .collect::<rusqlite::Result<Vec<_>>>()?;
         self.cache.sweep_ms = i64::MAX;
         for (i, (queue, key, until_ms)) in keys.iter().enumerate() {
-            if *until_ms > self.now_ms || i as i64 == SWEEP {
+            if !self.has_ended(*until_ms) || i as i64 == SWEEP {
                 self.cache.sweep_ms = *until_ms;
                 break;
             }
@@ -236,7 +242,7 @@ impl Turn<'_> {
     }
 
     /// Refuse jobs that would bring the file near its limit: acks and purges must still work then.
-    fn make_room(&mut self, jobs: &[New]) -> Try<()> {
+    pub fn make_room(&mut self, jobs: &[New]) -> Try<()> {
         let need: i64 = jobs.iter().map(|job| bytes_of(job) as i64).sum();
         if self.cache.room < need {
             let pragma = |name| self.conn.prepare_cached(name)?.query_row([], |row| row.get::<_, i64>(0));

@@ -46,6 +46,7 @@ fn read(text: &str, payload: Vec<u8>) -> Try<Schedule> {
 impl Turn<'_> {
     pub fn schedule(&mut self, queue: &str, name: &str, schedule: &Schedule) -> Try<Outcome> {
         let clock = schedule.timing.clock(self.now_ms)?;
+        self.make_room(std::slice::from_ref(&schedule.job))?;
         let found = match self.find_line(queue)? {
             Some(line) => self.find_schedule(self.line(line).id, name)?,
             None => None,
