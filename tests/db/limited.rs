@@ -17,7 +17,9 @@ fn work(w: &mut World, times: usize) -> Vec<u32> {
     for _ in 0..times {
         let got = w.claim_numbers(claim("q", 1, 1));
         done.extend(&got);
-        got.into_iter().for_each(|n| ack(w, n));
+        for n in got {
+            ack(w, n);
+        }
     }
     done
 }

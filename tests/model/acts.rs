@@ -210,7 +210,9 @@ impl Model {
             lines.entry(job.queue.clone()).or_default().push((job.new.priority, job.turn, job.seq));
         }
         // In a queue the turn goes before the age; what comes first in each queue is compared without it.
-        lines.values_mut().for_each(|line| line.sort_unstable_by(|a, b| b.cmp(a)));
+        for line in lines.values_mut() {
+            line.sort_unstable_by(|a, b| b.cmp(a));
+        }
         let mut taken = Vec::new();
         while taken.len() < claim.max as usize {
             let first =

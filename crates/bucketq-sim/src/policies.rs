@@ -138,8 +138,9 @@ impl Kept {
     pub fn end(&self, catch_up: bool, bad: &mut Vec<String>) {
         if catch_up {
             let times: Vec<i64> = self.ticks.keys().copied().collect();
-            if let Some(hole) = times.windows(2).find(|w| w[1] - w[0] != EVERY_MS) {
-                bad.push(format!("schedules: nothing fired between {} and {} ms", hole[0], hole[1]));
+            let hole = times.iter().zip(times.iter().skip(1)).find(|(a, b)| *b - *a != EVERY_MS);
+            if let Some((from, to)) = hole {
+                bad.push(format!("schedules: nothing fired between {from} and {to} ms"));
             }
         }
     }
@@ -163,8 +164,8 @@ fn groups(policy: &Policy, seq: u64, jobs: &[&Job], bad: &mut Vec<String>) {
     }
 }
 
-/// A key with a window that a call has put into the file.
-struct Key<'a> {
+/// An enqueue with a dedup key that has a window, as it was answered.
+struct Asked<'a> {
     id: JobId,
     commit: u64,
     at_ms: i64,
@@ -175,8 +176,8 @@ struct Key<'a> {
 
 /// A dedup key counts for its window to the millisecond: not a moment less, not a moment more.
 pub fn windows(history: &History) -> Vec<String> {
-    let mut keys: Vec<Key<'_>> = Vec::new();
-    let mut told: Vec<(Key<'_>, bool, JobId)> = Vec::new();
+    let mut keys: Vec<Asked<'_>> = Vec::new();
+    let mut told: Vec<(Asked<'_>, bool, JobId)> = Vec::new();
     for call in &history.calls {
         collect(call, &mut keys, &mut told);
     }
@@ -184,7 +185,7 @@ pub fn windows(history: &History) -> Vec<String> {
     let known: BTreeSet<(u64, JobId)> = keys.iter().map(|k| (k.commit, k.id)).collect();
     for (asked, deduplicated, by) in &told {
         let same = || keys.iter().filter(|k| (k.queue, k.key) == (asked.queue, asked.key));
-        let counts = |k: &&Key<'_>| k.at_ms + k.window_ms > asked.at_ms;
+        let counts = |k: &&Asked<'_>| k.at_ms + k.window_ms > asked.at_ms;
         if *deduplicated {
             // A requeued job is answered with another commit; the key is that of its first enqueue.
             if let Some(first) = same().find(|k| k.id == *by && k.commit <= asked.commit)
@@ -214,20 +215,20 @@ pub fn windows(history: &History) -> Vec<String> {
     bad
 }
 
-fn collect<'a>(call: &'a Call, keys: &mut Vec<Key<'a>>, told: &mut Vec<(Key<'a>, bool, JobId)>) {
+fn collect<'a>(call: &'a Call, keys: &mut Vec<Asked<'a>>, told: &mut Vec<(Asked<'a>, bool, JobId)>) {
     let Some((commit, at_ms, _)) = call.commit() else { return };
     for (op, outcome) in parts(call) {
         let (Op::Enqueue { queue, jobs }, Some(Outcome::Enqueued(done))) = (op, outcome) else { continue };
         for (job, done) in jobs.iter().zip(done) {
             let Some(dedup) = &job.dedup else { continue };
             let DedupScope::Window(window_ms) = dedup.scope else { continue };
-            let key = || Key { id: job.id, commit, at_ms, window_ms, queue, key: &dedup.key };
+            let asked = || Asked { id: job.id, commit, at_ms, window_ms, queue, key: &dedup.key };
             let fresh = !done.deduplicated && done.commit_seq == commit;
             if fresh {
-                keys.push(key());
+                keys.push(asked());
             }
             if fresh || done.deduplicated {
-                told.push((key(), done.deduplicated, done.id));
+                told.push((asked(), done.deduplicated, done.id));
             }
         }
     }

@@ -41,8 +41,9 @@ pub fn check(op: &Op, limits: &Limits) -> Result<()> {
             name("queue", queue)?;
             count("states", states.len())
         }
-        Op::Pause { queue } | Op::Resume { queue } | Op::Drain { queue } => name("queue", queue),
-        Op::Configure { queue, .. } => name("queue", queue),
+        Op::Pause { queue } | Op::Resume { queue } | Op::Drain { queue } | Op::Configure { queue, .. } => {
+            name("queue", queue)
+        }
         Op::RequeueMany { filter, limit } => requeue_many(filter, *limit),
         Op::Schedule { queue, name: called, schedule } => {
             name("queue", queue)?;

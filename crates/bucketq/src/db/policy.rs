@@ -101,13 +101,13 @@ impl Turn<'_> {
             super::check::check_name("dead_letter", name)?;
         }
         let mut seen = vec![queue.to_owned()];
-        while let Some(name) = next {
+        while let Some(name) = next.take() {
             if seen.contains(&name) {
                 seen.push(name);
                 let text = format!("dead jobs would go round for ever: {}", seen.join(" -> "));
                 return Err(Error::new(Code::Policy, text).into());
             }
-            next = self.policy_of(&name)?.dead_letter.clone();
+            next.clone_from(&self.policy_of(&name)?.dead_letter);
             seen.push(name);
         }
         Ok(())
