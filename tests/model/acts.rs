@@ -183,6 +183,7 @@ impl Model {
                 return held.into_iter().map(|j| j.claimed(now_ms)).collect();
             }
         }
+        let mut lost = std::collections::BTreeSet::new();
         for seq in &mine {
             let job = self.at(*seq);
             if job.state == State::Leased && job.ends_ms <= now_ms {
@@ -192,6 +193,7 @@ impl Model {
                     job.last_error = Some(format!("lease expired after attempt {n} of {n}"));
                     job.state = State::Dead;
                     job.ends_ms = now_ms;
+                    lost.insert(job.queue.clone());
                 } else {
                     job.state = State::Ready;
                     job.run_at_ms = job.ends_ms;
@@ -199,6 +201,10 @@ impl Model {
             }
         }
         self.advance(act);
+        for queue in lost {
+            self.retain(&queue);
+        }
+        let mine: Vec<_> = mine.into_iter().filter(|seq| self.jobs.contains_key(seq)).collect();
         for seq in &mine {
             let job = self.at(*seq);
             if job.state == State::Scheduled && !job.held && job.run_at_ms <= now_ms {
@@ -305,6 +311,11 @@ impl Model {
         job.ends_ms = act.now_ms;
         let queue = job.queue.clone();
         self.advance(act);
+        self.retain(&queue);
+    }
+
+    /// The oldest of those that ended well leave.
+    fn retain(&mut self, queue: &str) {
         let mut kept: Vec<_> = self
             .jobs
             .values()
@@ -312,7 +323,7 @@ impl Model {
             .map(|j| (j.ends_ms, j.seq))
             .collect();
         kept.sort_unstable();
-        let excess = kept.len().saturating_sub(self.queues[&queue].retain as usize);
+        let excess = kept.len().saturating_sub(self.queues[queue].retain as usize);
         for (_, seq) in kept.into_iter().take(excess) {
             self.delete(seq);
         }
