@@ -16,4 +16,5 @@ mod processes;
 mod reads;
 mod refusals;
 mod replaced;
+mod sharing;
 mod waiting;

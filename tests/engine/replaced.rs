@@ -177,6 +177,27 @@ async fn a_missing_head_with_bases_left_is_no_invitation_to_make_one() -> Result
     open(&store).await?.close().await
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_head_that_vanishes_while_it_is_being_opened_is_not_made_again() -> Result<()> {
+    let (store, file) = given(1).await?;
+    file.close().await?;
+    let Some(whole) = object(&store, HEAD).await? else { panic!("the file is there") };
+    // It reads as damaged at first, which may pass.
+    store.put_new(HEAD, whole.slice(..whole.len() / 2)).await?;
+    let opening = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { open(&store).await }
+    });
+    pass(Duration::from_millis(1)).await;
+    assert!(!opening.is_finished(), "it looks again");
+    store.delete(HEAD).await?;
+    let before = objects(&store).await?;
+    let error = refused(opening.await.expect("no panic"));
+    assert_eq!((error.kind(), error.code()), (Kind::Corrupt, Code::HeadMissing), "{error}");
+    assert_eq!(objects(&store).await?, before);
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_halted_writer_is_replaced_at_the_next_opening_of_its_url() -> Result<()> {
     let (url, options) = ("memory://halted", bucketq::Options::default());

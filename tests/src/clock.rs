@@ -36,11 +36,15 @@ impl TestClock {
         self.off_ms.fetch_add(ms, Ordering::Relaxed);
     }
 
-    /// An engine's environment with this clock, and randomness that is the same in every run.
+    /// An engine's environment with this clock, and randomness that no other has.
     pub fn env(&self) -> Env {
         static SEEDS: AtomicU64 = AtomicU64::new(1);
-        let seed = SEEDS.fetch_add(1, Ordering::Relaxed) << 32;
-        Env::new(Arc::new(self.clone()), Arc::new(Counted(AtomicU64::new(seed))))
+        self.seeded(SEEDS.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The same, with the randomness that belongs to this number.
+    pub fn seeded(&self, seed: u64) -> Env {
+        Env::new(Arc::new(self.clone()), Arc::new(Counted(AtomicU64::new(seed << 32))))
     }
 }
 

@@ -46,12 +46,19 @@ async fn main() -> Result<()> {
     let told = match words[..] {
         [] => measure(&FULL).await?,
         ["--quick"] => measure(&QUICK).await?,
+        ["--only", "bases"] => {
+            let (base_stall_ms, beside) = stall::measure(FULL.large, 3 * FULL.rounds).await?;
+            json!({ "base_stall_ms": base_stall_ms, "base_stall": beside })
+        }
+        ["--only", "contention"] => {
+            json!({ "contention": contention::measure(FULL.window).await? })
+        }
         ["--child", ref child @ ..] => {
             println!("{}", be_child(child).await?);
             return Ok(());
         }
         _ => {
-            eprintln!("{words:?} is not known; the only option is --quick");
+            eprintln!("{words:?} is not known; there is --quick, --only bases and --only contention");
             std::process::exit(2);
         }
     };

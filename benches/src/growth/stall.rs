@@ -12,22 +12,41 @@ use serde_json::{Value, json};
 use crate::load::{QUEUE, fresh_job};
 use crate::stats::{median, now, number};
 
+/// Commits that put all jobs into the queue.
+const CHUNKS: usize = 20;
+/// Bytes of commits before the base begins: the tail, and some more.
+const MARGIN: u64 = 64 * 1024;
+/// So many commits surely fit into the margin.
+const SURE: usize = 50;
+
 /// The longest commit beside a base, over the median, in milliseconds; and the same of as many commits beside none.
 pub async fn measure(jobs: usize, rounds: usize) -> Result<(Value, Value)> {
     let (mut beside, mut alone) = (Duration::ZERO, Duration::ZERO);
     let (mut medians, mut bases) = (vec![], vec![]);
     for _ in 0..rounds {
         let store: Arc<dyn Store> = Arc::new(Memory::new());
-        let file =
-            QueueFile::open_with(Arc::clone(&store), "jobs", Options::default(), Env::default()).await?;
+        let open = |base_after| {
+            let options = Options { base_after, ..Options::default() };
+            QueueFile::open_with(Arc::clone(&store), "jobs", options, Env::default())
+        };
+        let file = open(u64::MAX).await?;
         let env = Env::default();
-        // One commit of everything: right after it a base is wanted.
-        let all = (0..jobs).map(|_| fresh_job(&env)).collect();
-        file.call(Op::Enqueue { queue: QUEUE.to_owned(), jobs: all }).await?;
-        let began = now();
+        for _ in 0..CHUNKS {
+            let some = (0..jobs / CHUNKS).map(|_| fresh_job(&env)).collect();
+            file.call(Op::Enqueue { queue: QUEUE.to_owned(), jobs: some }).await?;
+        }
+        file.close().await?;
+        let log: u64 = store.list("jobs.seg-").await?.iter().map(|object| object.size).sum();
+        // The log grows beyond this some tens of commits on, so that the beginning of the base is timed too.
+        let file = open(log + MARGIN).await?;
+        let before = store.list("jobs.base-").await?.len();
         let mut with = vec![];
-        while store.list("jobs.base-").await?.is_empty() {
+        let mut began = now();
+        while store.list("jobs.base-").await?.len() == before {
             with.push(commit(&file).await?);
+            if with.len() == SURE {
+                began = now();
+            }
         }
         bases.push(now() - began);
         let mut without = vec![];

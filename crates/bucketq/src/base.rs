@@ -2,6 +2,8 @@
 //!
 //! Called by upload (writes them) and catchup (reads them).
 
+use std::io::Write;
+
 use crate::config::BaseCodec;
 use crate::error::{Error, Result};
 use crate::head::BaseRef;
@@ -12,6 +14,9 @@ use crate::wire::{can_hold, corrupt, hash};
 pub const CODEC_NONE: u8 = 0;
 /// The image is one zstd frame.
 pub const CODEC_ZSTD: u8 = 1;
+
+/// Pages between two breaths: about half a millisecond of compression.
+const BREATH: usize = 64;
 
 /// The bytes of a base as this codec has them, and its number in the reference.
 pub fn coded(image: &Image, codec: BaseCodec) -> Result<(Vec<u8>, u8)> {
@@ -33,8 +38,29 @@ pub fn encode(image: &Image) -> Result<Vec<u8>> {
     encoder.include_contentsize(true).map_err(internal)?;
     // With it `zstd -t` verifies a base when HEAD, which holds our own hash of it, is lost.
     encoder.include_checksum(true).map_err(internal)?;
-    image.write_to(&mut encoder).map_err(internal)?;
+    image.write_to(Breathing { out: &mut encoder, pages: 0 }).map_err(internal)?;
     encoder.finish().map_err(internal)
+}
+
+/// Lets other threads run now and then. A base is compressed while commits go on, and on a machine with few cores a
+/// commit would otherwise wait for the end of a time slice, several milliseconds.
+struct Breathing<W> {
+    out: W,
+    pages: usize,
+}
+
+impl<W: Write> Write for Breathing<W> {
+    fn write(&mut self, page: &[u8]) -> std::io::Result<usize> {
+        self.pages += 1;
+        if self.pages.is_multiple_of(BREATH) {
+            std::thread::yield_now();
+        }
+        self.out.write(page)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
+    }
 }
 
 fn internal(e: std::io::Error) -> Error {

@@ -46,9 +46,6 @@ impl Writer {
         if let Some((expected, until)) = self.pace.expect.take() {
             while work.slots.len() < expected && self.wait_for_mail(&mut work, until).await {}
         }
-        if let Some(until) = self.pace.yield_until.take() {
-            while work.slots.len() < MAX_OPS && self.wait_for_mail(&mut work, until).await {}
-        }
         self.keep_interval(&mut work).await;
         self.take_waiting(&mut work);
         self.leave_half(&mut work);
@@ -77,20 +74,13 @@ impl Writer {
     /// Wait until the next commit is due, if there is something to commit. A read costs no put: it does not wait.
     async fn keep_interval(&mut self, work: &mut Work) {
         let interval = self.options.commit_interval;
-        let Some(last) = self
-            .pace
-            .last_put
-            .filter(|_| !interval.is_zero() && self.halted.is_none() && self.local.is_none())
-        else {
-            return;
-        };
+        let due = self.pace.last_put.filter(|_| !interval.is_zero()).map(|last| last + interval);
+        let due = due.max(self.pace.gap_until).filter(|due| *due > self.env.monotonic());
+        let Some(due) = due.filter(|_| self.local.is_none()) else { return };
         while self.halted.is_none() {
             self.answer(std::mem::take(&mut work.questions)).await;
             let nothing_to_commit = work.slots.is_empty() && !work.poll;
-            if nothing_to_commit
-                || work.slots.len() >= MAX_OPS
-                || !self.wait_for_mail(work, last + interval).await
-            {
+            if nothing_to_commit || work.slots.len() >= MAX_OPS || !self.wait_for_mail(work, due).await {
                 return;
             }
         }

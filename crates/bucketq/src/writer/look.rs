@@ -311,7 +311,7 @@ impl Writer {
             self.uploads.settled(record);
         }
         if records.iter().any(|r| r.seq > known && r.writer != self.id) {
-            self.pace.foreign = Some(self.env.monotonic());
+            self.pace.sharing.met(self.pace.put);
         }
         Counters::add(
             &self.shared.counters.caught_up,

@@ -1,7 +1,7 @@
 //! The actor that owns the connection: it takes mail, runs batches on the local state and publishes them.
 //!
 //! One writer per process and queue file; nothing else touches its pages. `gather` decides when a batch is complete,
-//! `turn` runs it and answers, `aside` starts what takes longer, `push` sends one attempt and settles it, `look` reads
+//! `turn` runs it and answers, `share` leaves gaps for other writers, `aside` starts what takes longer, `push` sends one attempt and settles it, `look` reads
 //! HEAD and follows it, `open` brings a writer to life, `local` and `sync` are Local mode; `collect` raises the floor and
 //! has garbage deleted; `wrong` breaks rules for the simulation. Nothing of an unsettled commit leaves this module (P11),
 //! and nothing that is to be published executes during a put.
@@ -13,6 +13,7 @@ mod local;
 mod look;
 mod open;
 mod push;
+mod share;
 mod sync;
 mod turn;
 mod wrong;
@@ -25,6 +26,8 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
+
+use share::Sharing;
 
 use crate::catchup::Source;
 use crate::config::Options;
@@ -82,16 +85,15 @@ struct Pace {
     last_put: Option<Instant>,
     /// As many ops as the last batch released are likely to come back, until then.
     expect: Option<(usize, Instant)>,
-    /// Other writers are about: nothing is sent before this.
-    yield_until: Option<Instant>,
+    /// A gap for other writers: nothing is sent before this.
+    gap_until: Option<Instant>,
     /// How long after the last look the store is asked again on behalf of waiting claims ...
     poll: Duration,
     /// ... and when that was tried last.
     polled: Instant,
     /// The commit time at which waiting claims last found nothing.
     looked_ms: i64,
-    /// The newest foreign commit this writer met.
-    foreign: Option<Instant>,
+    sharing: Sharing,
     /// Moving average of a record's size.
     record: usize,
     /// The largest record of late.

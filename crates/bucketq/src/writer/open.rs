@@ -67,6 +67,8 @@ struct Opener {
     stores: Vec<Arc<dyn Store>>,
     /// A creation that was sent and has not been seen to land.
     sent: Option<Bytes>,
+    /// There was a HEAD: it is not made again, whatever becomes of it (P22).
+    met: bool,
 }
 
 impl Writer {
@@ -80,8 +82,15 @@ impl Writer {
         let source = Source { store: Arc::clone(&store), name: name.clone(), max_pages };
         let mut time = Timekeeper::new(env.clone());
         time.set_max_skew(skew_ms(&options, store.as_ref()));
-        let mut opener =
-            Opener { source, options: Arc::clone(&options), env: env.clone(), time, stores, sent: None };
+        let mut opener = Opener {
+            source,
+            options: Arc::clone(&options),
+            env: env.clone(),
+            time,
+            stores,
+            sent: None,
+            met: false,
+        };
         let copy = opener.keep_in_cache()?;
         let (source, store) = (opener.source.clone(), Arc::clone(&opener.source.store));
         let (found, local) = opener.open_in(dir).await?;
@@ -114,11 +123,11 @@ impl Writer {
                 put: Duration::from_millis(5),
                 last_put: None,
                 expect: None,
-                yield_until: None,
+                gap_until: None,
                 poll: options.poll_min,
                 polled: found.asked,
                 looked_ms: 0,
-                foreign: None,
+                sharing: super::Sharing::new(),
                 record,
                 largest: record,
                 swell: 1.0,
@@ -214,6 +223,7 @@ impl Opener {
         let (asked, asked_ms) = (self.env.monotonic(), self.env.wall_ms());
         match self.get(&key).await? {
             Got::Object { bytes, version, date_ms } => {
+                self.met = true;
                 let head = Head::decode(&key, &bytes)?;
                 // First the skew: by less, an honest clock would count as wrong until the next Date.
                 self.time.set_max_skew(head.max_skew_ms);
@@ -242,6 +252,14 @@ impl Opener {
             }
             Got::Absent { date_ms } => {
                 self.time.observe(date_ms, asked_ms);
+                if self.met {
+                    return Err(Error::new(
+                        Code::HeadMissing,
+                        format!(
+                            "{key} was there a moment ago and is gone; it is not made again: restore it, or open once more if it was to go"
+                        ),
+                    ));
+                }
                 self.make(&key).await
             }
             Got::Unchanged { .. } => {

@@ -1,7 +1,5 @@
 //! One turn: run a batch, publish it, answer its callers; then the questions, from settled state.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use super::push::Pushed;
@@ -156,6 +154,7 @@ impl Writer {
             match self.push(&batch, &outcomes, changes, commit_ms).await {
                 Pushed::Stored => {
                     self.pace.looked_ms = commit_ms;
+                    self.share();
                     return self.reply(batch, outcomes, commit, began);
                 }
                 Pushed::Again => {}
@@ -164,8 +163,8 @@ impl Writer {
                     Counters::add(&self.shared.counters.conflicts, 1);
                     let lost = format!("other writers were faster {losses} times");
                     self.shared.trouble(Some(Error::new(Code::Contended, lost)));
-                    // Small: the next commit of the winner is one put away.
-                    super::back_off(&self.env, self.pace.put / 8, self.pace.put, losses.min(4)).await;
+                    // Small, or the gap that the winner leaves is over before the next put.
+                    super::back_off(&self.env, self.pace.put / 8, self.pace.put / 4, losses.min(2)).await;
                 }
                 Pushed::NotApplied(error) => return fail(batch, &error),
                 Pushed::Unknown(error) => {
@@ -174,6 +173,12 @@ impl Writer {
                 }
             }
         }
+    }
+
+    /// A commit is stored: time for a gap, perhaps.
+    fn share(&mut self) {
+        let Some(sent) = self.pace.last_put else { return };
+        self.pace.gap_until = self.pace.sharing.stored(sent, self.env.monotonic(), self.pace.put);
     }
 
     /// Run the batch locally, at a time the clocks agree on.
@@ -311,7 +316,6 @@ impl Writer {
         }
         let share = self.pace.put.mul_f64(f64::from(self.options.gather_percent) / 100.0);
         self.pace.expect = Some((released, now + share.min(self.options.gather_max)));
-        self.pace.yield_until = self.politeness().map(|gap| now + gap);
     }
 
     /// How long an enqueue that found no room waits for some, by the policy of its queue.
@@ -322,14 +326,6 @@ impl Writer {
         }
         let timeout = self.chain.db.block(queue).ok().flatten()?;
         slot.arrived.checked_add(timeout)
-    }
-
-    /// With other writers about, leave them a gap now and then: a loser needs two round trips where the winner needs
-    /// one, and would starve.
-    fn politeness(&self) -> Option<Duration> {
-        let met = self.pace.foreign?;
-        let recent = self.env.monotonic().saturating_duration_since(met) < Duration::from_secs(2);
-        recent.then(|| Duration::from_micros(self.env.below(self.pace.put.as_micros() as u64 + 1)))
     }
 
     /// Answer questions from settled state that is as fresh as they want it.
