@@ -13,7 +13,7 @@ SEEDS ?= 1000
 KILLS ?= 400
 VENV := .venv
 
-.PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-local bench-python lint fmt deny tools clean prereqs servers develop
+.PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-lifecycle bench-local bench-python lint fmt deny tools clean prereqs servers develop
 .PHONY: test-page fit-page bench-contention bench-arrivals
 
 help:  ## List what can be made
@@ -59,6 +59,9 @@ bench-engine: prereqs  ## Measure the engine, optimised build; JSON on the last 
 
 bench-growth: prereqs  ## Measure opening, bases, shrinking, a million jobs, contention; JSON on the last line
 	$(CARGO) run --locked --release -p bucketq-benches --bin growth
+
+bench-lifecycle: prereqs  ## Measure what groups, dedup keys and policies cost, optimised build; JSON on the last line
+	$(CARGO) run --locked --release -p bucketq-benches --bin lifecycle
 
 bench-local: prereqs  ## Measure Local mode on this machine's disk, optimised build; JSON on the last line
 	$(CARGO) run --locked --release -p bucketq-benches --bin local

@@ -16,22 +16,22 @@ use crate::stats::{mean, micros, now};
 
 const LIMITS: Limits = Limits { max_payload: 1024 * 1024, max_pages: 262_144 };
 /// Ops a transaction while they are timed: what 64 callers make of a commit.
-const BATCH: usize = 64;
+pub(crate) const BATCH: usize = 64;
 const LEASE_MS: i64 = 600_000;
 /// Start of the database's time; any will do.
 const START_MS: i64 = 1_700_000_000_000;
 
 /// A database with its pages and its own time, one millisecond a commit.
 #[derive(Debug)]
-struct Bench {
+pub(crate) struct Bench {
     file: PageFile,
     db: Db,
-    env: Env,
+    pub env: Env,
     seq: u64,
 }
 
 impl Bench {
-    fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         let file = PageFile::new(Pages::new());
         let db = Db::create(file.connect(LIMITS.max_pages)?, START_MS)?;
         let bench = Self { file, db, env: Env::default(), seq: 0 };
@@ -40,7 +40,7 @@ impl Bench {
     }
 
     /// Carry the ops out in one transaction: what came of them, and how long that took.
-    fn commit(&mut self, ops: &[Op]) -> Result<(Vec<Outcome>, Duration)> {
+    pub fn commit(&mut self, ops: &[Op]) -> Result<(Vec<Outcome>, Duration)> {
         self.seq += 1;
         let at = Moment { now_ms: START_MS + self.seq.cast_signed(), commit_seq: self.seq };
         let start = now();
@@ -52,7 +52,7 @@ impl Bench {
     }
 
     /// Drop what the last commits changed, so that the next delta is its own.
-    fn forget_changes(&mut self) {
+    pub fn forget_changes(&mut self) {
         self.file.with(|pages| drop(pages.take_changes()));
     }
 
@@ -69,11 +69,11 @@ impl Bench {
         Op::Enqueue { queue: QUEUE.to_owned(), jobs: vec![fresh_job(&self.env)] }
     }
 
-    fn claim(&self) -> Op {
+    pub fn claim(&self) -> Op {
         Op::Claim(Claim {
             queues: Queues::Named(vec![QUEUE.to_owned()]),
             max: 1,
-            lease_ms: LEASE_MS,
+            lease_ms: Some(LEASE_MS),
             worker: "bench".to_owned(),
             token: Token(self.env.bytes()),
             again: false,
@@ -81,7 +81,7 @@ impl Bench {
     }
 }
 
-fn held(outcomes: &[Outcome]) -> Result<Vec<Held>> {
+pub(crate) fn held(outcomes: &[Outcome]) -> Result<Vec<Held>> {
     let one = |outcome: &Outcome| match outcome {
         Outcome::Claimed(jobs) => match jobs.as_slice() {
             [Claimed { job, lease, .. }] => Ok(Held { id: job.id, token: lease.token }),
@@ -92,7 +92,7 @@ fn held(outcomes: &[Outcome]) -> Result<Vec<Held>> {
     outcomes.iter().map(one).collect()
 }
 
-fn acks(held: &[Held]) -> Vec<Op> {
+pub(crate) fn acks(held: &[Held]) -> Vec<Op> {
     held.iter().map(|&held| Op::Ack { held, result: None }).collect()
 }
 

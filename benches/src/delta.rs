@@ -109,7 +109,7 @@ fn claim(env: &Env) -> Op {
     Op::Claim(Claim {
         queues: Queues::Named(vec![QUEUE.to_owned()]),
         max: 1,
-        lease_ms: LEASE_MS,
+        lease_ms: Some(LEASE_MS),
         worker: "bench".to_owned(),
         token: Token(env.bytes()),
         again: false,

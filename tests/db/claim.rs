@@ -2,7 +2,7 @@
 
 use bucketq::job::{New, State, When};
 use bucketq::op::{Claim, Op, Queues};
-use bucketq_tests::queue_db::{START_MS, World, claim, enqueue, held, job, number, token};
+use bucketq_tests::queue_db::{START_MS, World, claim, dump, enqueue, grouped, held, id, job, number, token};
 
 fn any(max: u32, t: u8) -> Claim {
     Claim { queues: Queues::Any, ..claim("q", max, t) }
@@ -121,7 +121,7 @@ fn an_expired_lease_gives_the_job_to_the_next_claim_and_its_attempt_counts() {
 #[test]
 fn a_lease_that_expires_after_the_last_attempt_leaves_the_job_dead() {
     let mut w = World::default();
-    w.ok(&enqueue("q", [New { max_attempts: 1, ..job(1) }]));
+    w.ok(&enqueue("q", [New { max_attempts: Some(1), ..job(1) }]));
     w.claim(claim("q", 1, 1));
     w.wait(60_000);
     assert!(w.claim(claim("q", 1, 2)).is_empty());
@@ -134,7 +134,7 @@ fn a_lease_that_expires_after_the_last_attempt_leaves_the_job_dead() {
 #[test]
 fn many_dead_leases_do_not_hide_a_live_one() {
     let mut w = World::default();
-    w.ok(&enqueue("q", (0..300).map(|n| New { max_attempts: 1, ..job(n) })));
+    w.ok(&enqueue("q", (0..300).map(|n| New { max_attempts: Some(1), ..job(n) })));
     w.ok(&enqueue("q", [job(900)]));
     w.claim(claim("q", 300, 1));
     w.wait(1);
@@ -172,4 +172,25 @@ fn claims_and_their_fences_survive_a_rollback() {
     }
     assert_eq!(w.claim_numbers(claim("q", 2, 2)), [1, 2]);
     assert!(w.claim(claim("new", 2, 3)).is_empty());
+}
+
+#[test]
+fn a_claim_that_gets_nothing_writes_nothing_whoever_asks() {
+    let mut w = World::default();
+    w.ok(&enqueue("q", [grouped(1, "g"), grouped(2, "g"), job(3)]));
+    w.claim(claim("q", 2, 1));
+    w.ok(&Op::Cancel { id: id(3), leased: true });
+    for ready in [State::Ready, State::Leased] {
+        let before = dump(w.db.connection());
+        assert!(
+            w.claim(Claim { worker: format!("nobody has seen {ready:?}"), ..claim("q", 1, 9) }).is_empty()
+        );
+        assert_eq!(dump(w.db.connection()), before);
+        w.ok(&Op::Purge { queue: "q".into(), states: vec![ready] });
+    }
+    w.ok(&enqueue("q", [job(4)]));
+    w.ok(&Op::Cancel { id: id(4), leased: false });
+    let before = dump(w.db.connection());
+    assert!(w.claim(Claim { worker: "a stranger".into(), ..claim("q", 1, 9) }).is_empty());
+    assert_eq!(dump(w.db.connection()), before);
 }

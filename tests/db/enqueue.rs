@@ -16,11 +16,11 @@ fn a_new_job_is_what_was_asked_for() {
     let mut w = World::default();
     let mut new = job(1);
     new.priority = -7;
-    new.max_attempts = 3;
+    new.max_attempts = Some(3);
     new.group = Some("g".into());
     new.headers.insert("trace".into(), "\"é\0".into());
     let got = entries(w.ok(&enqueue("q", [new.clone()])));
-    assert_eq!(got, [Enqueued { id: id(1), deduplicated: false, commit_seq: 1 }]);
+    assert_eq!(got, [Enqueued { id: id(1), deduplicated: false, commit_seq: 1, dropped: vec![] }]);
     let detail = w.detail(1).expect("there");
     assert_eq!(detail.payload, new.payload);
     let j = detail.job;
@@ -127,8 +127,8 @@ fn a_requeued_job_answers_with_its_new_place() {
     assert_eq!(
         got,
         [
-            Enqueued { id: id(1), deduplicated: true, commit_seq: 3 },
-            Enqueued { id: id(1), deduplicated: false, commit_seq: 3 },
+            Enqueued { id: id(1), deduplicated: true, commit_seq: 3, dropped: vec![] },
+            Enqueued { id: id(1), deduplicated: false, commit_seq: 3, dropped: vec![] },
         ]
     );
 }

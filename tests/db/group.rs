@@ -123,7 +123,7 @@ fn a_claim_that_buries_a_head_finds_the_due_job_behind_it() {
     let mut w = World::default();
     w.ok(&enqueue(
         "q",
-        [New { max_attempts: 1, ..grouped(1, "g") }, New { when: When::In(5), ..grouped(2, "g") }],
+        [New { max_attempts: Some(1), ..grouped(1, "g") }, New { when: When::In(5), ..grouped(2, "g") }],
     ));
     w.claim(claim("q", 1, 1));
     w.wait(60_000);

@@ -21,10 +21,16 @@ fn every_hot_statement_uses_its_index() {
         ("first due", "COVERING INDEX jobs_scheduled (queue=? AND held=?)"),
         ("expired", "jobs_leased (queue=? AND ends_ms<?)"),
         ("first expiry", "COVERING INDEX jobs_leased (queue=?)"),
-        ("head of a group", "jobs_group (queue=? AND group_name=?)"),
+        ("first members of a group", "jobs_group (queue=? AND group_name=?)"),
+        ("any group", "jobs_group (queue=?"),
+        ("next group", "jobs_group (queue=? AND group_name>?)"),
+        ("last error", "PRIMARY KEY (seq=? AND run=?)"),
+        ("attempt too old", "PRIMARY KEY (seq=?)"),
+        ("oldest to be dropped", "jobs_bounded (queue=?)"),
+        ("due schedules", "schedules_next (queue=? AND next_ms<?)"),
         ("oldest finished", "jobs_finished (queue=?)"),
         ("drop results", "SEARCH results USING INTEGER PRIMARY KEY"),
-        ("drop errors", "SEARCH errors USING INTEGER PRIMARY KEY"),
+        ("drop attempts", "SEARCH attempts USING PRIMARY KEY (seq=?)"),
         ("drop bodies", "SEARCH bodies USING INTEGER PRIMARY KEY"),
         ("drop jobs", "jobs_finished (queue=? AND ends_ms<?)"),
         ("expired keys", "COVERING INDEX dedup_until"),
@@ -92,14 +98,15 @@ fn on_disk() -> (tempfile::TempDir, std::path::PathBuf, World) {
 fn a_body_is_written_once() {
     let (_dir, path, mut w) = on_disk();
     w.ok(&enqueue("q", [New { payload: Payload::bytes(vec![9; 256 * 1024]), ..job(1) }]));
-    // The page of the file's change counter, queues, jobs and the indexes of the states; names at the first claim.
+    // The page of the file's change counter, queues, jobs and the indexes of the states; names at the first claim,
+    // attempts when one has ended.
     let ops = [
         (Op::Claim(claim("q", 1, 1)), 7),
         (Op::Extend { held: held(1, 1), lease_ms: 90_000 }, 3),
         (Op::Nack { held: held(1, 1), delay_ms: Some(0), error: None }, 6),
         (Op::Claim(claim("q", 1, 1)), 6),
         (Op::Ack { held: held(1, 1), result: None }, 5),
-        (Op::Requeue { id: held(1, 1).id, run: None }, 6),
+        (Op::Requeue { id: held(1, 1).id, run: None }, 7),
     ];
     for (op, most) in ops {
         let pages = changed(&mut w, &path, &op);
@@ -110,10 +117,11 @@ fn a_body_is_written_once() {
 #[test]
 fn a_job_never_grows_while_it_is_worked_on() {
     let mut w = World::default();
-    w.ok(&enqueue("q", (0..2000).map(|n| New { max_attempts: 100, ..grouped(n, &format!("g{n}")) })));
+    w.ok(&enqueue("q", (0..2000).map(|n| New { max_attempts: Some(100), ..grouped(n, &format!("g{n}")) })));
     let leaves = |w: &World| {
-        // The table alone: its pages split when a row grows, since appending has filled them.
+        // The jobs alone: their pages split when a row grows, since appending has filled them.
         let conn = w.db.connection();
+        conn.execute_batch("DELETE FROM attempts").expect("deletes");
         conn.query_row(
             "SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count",
             [],

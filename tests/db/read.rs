@@ -12,7 +12,7 @@ fn busy() -> World {
     let mut w = World::default();
     w.ok(&enqueue("q", (0..200).map(job)));
     w.ok(&enqueue("p", (1001..=1005).map(job)));
-    w.claim(bucketq::op::Claim { lease_ms: 10, ..claim("p", 1, 1) });
+    w.claim(bucketq::op::Claim { lease_ms: Some(10), ..claim("p", 1, 1) });
     w.claim(claim("p", 3, 2));
     w.ok(&Op::Ack { held: held(1003, 2), result: None });
     w.ok(&Op::Reject { held: held(1004, 2), error: Some("why".into()) });

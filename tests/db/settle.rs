@@ -105,7 +105,7 @@ fn a_holder_whose_lease_was_ended_by_a_claim_of_another_job_has_lost_it() {
 #[test]
 fn a_nacked_job_waits_for_its_back_off() {
     let backoff = Backoff::Exponential { base_ms: 1000, max_ms: 3000, jitter_percent: 50 };
-    let mut w = leased(New { backoff, ..job(1) });
+    let mut w = leased(New { backoff: Some(backoff.clone()), ..job(1) });
     for (attempt, full) in [(1, 1000), (2, 2000), (3, 3000), (4, 3000)] {
         let first = w.ok(&nack(None, Some("oops")));
         let Outcome::Nacked { state: State::Scheduled, run_at_ms } = first else { panic!("{first:?}") };
@@ -125,7 +125,7 @@ fn a_nacked_job_waits_for_its_back_off() {
 
 #[test]
 fn the_jitter_of_a_commit_built_again_is_the_same() {
-    let mut w = leased(New { backoff: Backoff::default(), ..job(1) });
+    let mut w = leased(New { backoff: Some(Backoff::default()), ..job(1) });
     let outcomes = [0; 2].map(|_| {
         w.db.begin().unwrap();
         let outcome = w.apply(&nack(None, None)).unwrap();
@@ -150,7 +150,7 @@ fn a_delay_given_overrides_the_back_off() {
 
 #[test]
 fn a_nack_of_the_last_attempt_leaves_the_job_dead() {
-    let mut w = leased(New { max_attempts: 1, ..job(1) });
+    let mut w = leased(New { max_attempts: Some(1), ..job(1) });
     let dead = Outcome::Nacked { state: State::Dead, run_at_ms: START_MS };
     assert_eq!(w.ok(&nack(Some(5), Some("last"))), dead);
     assert_eq!(w.ok(&nack(Some(5), Some("last"))), dead);

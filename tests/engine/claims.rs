@@ -30,7 +30,14 @@ async fn fill(file: &QueueFile, queue: &str, jobs: usize) -> Result<()> {
 /// A claim as it goes through the door: nothing is taken back when the answer is late.
 fn raw(lease_ms: i64, token: u8, again: bool) -> Op {
     let token = Token([token; 16]);
-    Op::Claim(Claim { queues: Queues::Any, max: 9, lease_ms, worker: "raw".into(), token, again })
+    Op::Claim(Claim {
+        queues: Queues::Any,
+        max: 9,
+        lease_ms: Some(lease_ms),
+        worker: "raw".into(),
+        token,
+        again,
+    })
 }
 
 fn held(done: Done) -> Vec<Held> {

@@ -85,9 +85,9 @@ async fn headers_type_and_every_setting_come_back(ground: &Ground) -> Result<()>
     let mut job = q.new_job(Payload::json(&[1, 2])?)?;
     job.headers = BTreeMap::from([("trace".into(), "abc".into()), ("ü".into(), "\"quoted\"\n".into())]);
     job.priority = 3;
-    job.max_attempts = 4;
+    job.max_attempts = Some(4);
     job.group = Some("g".into());
-    job.backoff = Backoff::Exponential { base_ms: 5, max_ms: 50, jitter_percent: 10 };
+    job.backoff = Some(Backoff::Exponential { base_ms: 5, max_ms: 50, jitter_percent: 10 });
     job.dedup = Some(Dedup { key: "k".into(), scope: DedupScope::Unfinished });
     let asked = job.clone();
     q.enqueue_job(job).await?;
@@ -97,8 +97,8 @@ async fn headers_type_and_every_setting_come_back(ground: &Ground) -> Result<()>
     let got = &taken.job;
     assert_eq!((&got.headers, got.priority, got.max_attempts), (&asked.headers, 3, 4));
     assert_eq!(
-        (got.group.as_deref(), got.dedup.as_deref(), got.backoff),
-        (Some("g"), Some("k"), asked.backoff)
+        (got.group.as_deref(), got.dedup.as_deref(), Some(&got.backoff)),
+        (Some("g"), Some("k"), asked.backoff.as_ref())
     );
     assert_eq!((got.attempt, got.run, got.worker.as_deref()), (1, 0, Some("ada")));
     assert_eq!((got.queue.as_str(), got.payload_len), ("q", 5));
@@ -183,7 +183,7 @@ async fn a_job_that_fails_for_good_is_dead(ground: &Ground) -> Result<()> {
     let file = opened(ground.store()).await?;
     let q = file.queue("q")?;
     let mut job = q.new_job(Payload::text("x"))?;
-    (job.max_attempts, job.backoff) = (2, Backoff::None);
+    (job.max_attempts, job.backoff) = (Some(2), Some(Backoff::None));
     let id = q.enqueue_job(job).await?.id;
     for (attempt, then) in [(1, State::Ready), (2, State::Dead)] {
         let taken = q.claim(1).await?.remove(0);
@@ -201,7 +201,7 @@ async fn back_off_schedules_the_next_attempt(ground: &Ground) -> Result<()> {
     let file = opened(ground.store()).await?;
     let q = file.queue("q")?;
     let mut job = q.new_job(Payload::text("x"))?;
-    job.backoff = Backoff::Exponential { base_ms: HOUR_MS, max_ms: 10 * HOUR_MS, jitter_percent: 50 };
+    job.backoff = Some(Backoff::Exponential { base_ms: HOUR_MS, max_ms: 10 * HOUR_MS, jitter_percent: 50 });
     let id = q.enqueue_job(job).await?.id;
     let taken = q.claim(1).await?.remove(0);
     assert_eq!(file.nack(taken.held(), None, None).await?, State::Scheduled);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bucketq::op::{Claim, Op};
 use bucketq::store::{Memory, Store};
 use bucketq::{
-    Backoff, Code, Dedup, DedupScope, Error, Held, Kind, New, Options, Payload, QueueFile, Queues,
+    Backoff, Changes, Code, Dedup, DedupScope, Error, Held, Kind, New, Options, Payload, QueueFile, Queues,
 };
 use bucketq::{Result, State, Token, When};
 use bucketq_tests::given::{inline, objects, opened, puppet, refused};
@@ -51,7 +51,7 @@ fn claim(change: impl FnOnce(&mut Claim)) -> Op {
     let mut claim = Claim {
         queues: Queues::Any,
         max: 1,
-        lease_ms: 60_000,
+        lease_ms: Some(60_000),
         worker: "w".into(),
         token: Token([1; 16]),
         again: false,
@@ -91,19 +91,19 @@ async fn negative_and_endless_durations_are_refused() -> Result<()> {
         ops.push(g.enqueue(|j| j.when = When::In(ms))?);
         ops.push(g.enqueue(|j| j.when = When::At(ms))?);
         ops.push(g.enqueue(|j| {
-            j.backoff = Backoff::Exponential { base_ms: ms, max_ms: 1, jitter_percent: 0 };
+            j.backoff = Some(Backoff::Exponential { base_ms: ms, max_ms: 1, jitter_percent: 0 });
         })?);
         ops.push(g.enqueue(|j| {
-            j.backoff = Backoff::Exponential { base_ms: 1, max_ms: ms, jitter_percent: 0 };
+            j.backoff = Some(Backoff::Exponential { base_ms: 1, max_ms: ms, jitter_percent: 0 });
         })?);
         ops.push(g.enqueue(|j| {
             j.dedup = Some(Dedup { key: "k".into(), scope: DedupScope::Window(ms) });
         })?);
-        ops.push(claim(|c| c.lease_ms = ms));
+        ops.push(claim(|c| c.lease_ms = Some(ms)));
         ops.push(Op::Nack { held: g.held, delay_ms: Some(ms), error: None });
         ops.push(Op::Extend { held: g.held, lease_ms: ms });
     }
-    ops.push(claim(|c| c.lease_ms = 0));
+    ops.push(claim(|c| c.lease_ms = Some(0)));
     ops.push(g.enqueue(|j| j.dedup = Some(Dedup { key: "k".into(), scope: DedupScope::Window(0) }))?);
     g.refuses(Code::Argument, ops).await?;
     let error = refused(g.file.claim(1).lease(Duration::MAX).await);
@@ -153,8 +153,8 @@ async fn counts_and_numbers_out_of_range_are_refused() -> Result<()> {
         Op::Atomic(vec![]),
         Op::Atomic(vec![claim(|_| ())]),
         Op::Purge { queue: "q".into(), states: vec![] },
-        g.enqueue(|j| j.max_attempts = 0)?,
-        g.enqueue(|j| j.backoff = Backoff::Exponential { base_ms: 1, max_ms: 1, jitter_percent: 101 })?,
+        g.enqueue(|j| j.max_attempts = Some(0))?,
+        g.enqueue(|j| j.backoff = Some(Backoff::Exponential { base_ms: 1, max_ms: 1, jitter_percent: 101 }))?,
         g.enqueue(|j| j.headers = [("k".to_owned(), "v".repeat(4 * 1024))].into())?,
         g.enqueue(|j| j.payload.content_type = "t".repeat(101))?,
     ];
@@ -167,15 +167,23 @@ async fn a_lease_of_twice_the_skew_or_less_is_refused() -> Result<()> {
     let g = given(Options { max_skew: Some(Duration::from_secs(5)), ..inline() }).await?;
     assert_eq!(g.file.max_skew()?, Duration::from_secs(5));
     let short = vec![
-        claim(|c| c.lease_ms = 10_000),
-        claim(|c| c.lease_ms = 1),
+        claim(|c| c.lease_ms = Some(10_000)),
+        claim(|c| c.lease_ms = Some(1)),
         Op::Extend { held: g.held, lease_ms: 10_000 },
         Op::Atomic(vec![Op::Extend { held: g.held, lease_ms: 10_000 }]),
+        Op::Configure { queue: "q".into(), changes: Box::new(lease(Some(10_000))) },
     ];
     g.refuses(Code::Argument, short).await?;
     g.file.claim(1).lease(Duration::from_millis(10_001)).await?;
     g.file.extend(g.held, Duration::from_millis(10_001)).await?;
+    for allowed in [Some(10_001), None] {
+        g.file.call(Op::Configure { queue: "q".into(), changes: Box::new(lease(allowed)) }).await?;
+    }
     g.file.close().await
+}
+
+fn lease(lease_ms: Option<i64>) -> Changes {
+    Changes { lease_ms: Some(lease_ms), ..Changes::default() }
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ async fn a_base_decompresses_to_a_sqlite_file_with_the_jobs_of_its_commit() -> R
     let check: String = db.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("it is checked");
     assert_eq!(check, "ok");
     assert_eq!(one("PRAGMA application_id"), 0x626b_7471);
-    assert_eq!(one("PRAGMA user_version"), 1);
+    assert_eq!(one("PRAGMA user_version"), i64::from(bucketq::db::SCHEMA_VERSION));
     assert_eq!(one("PRAGMA page_size"), 4096);
     // Commit 1 made the file, and each one after it enqueued one job.
     assert_eq!(one("SELECT count(*) FROM jobs WHERE state = 3"), r.seq as i64 - 1);

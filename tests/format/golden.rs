@@ -1,9 +1,10 @@
 //! Bytes kept for ever in golden/: what was once written must be read as what it said, by every later version.
 //!
-//! head, segment and delta-* are written out by hand and today's encoders reproduce them to the byte. bucket/ is a whole
-//! small queue file as the engine leaves it in a directory; its frames are zstd, and another zstd may code the same content
-//! otherwise, so these are compared decoded. It is opened and worked on in a copy. Where an encoder changes on purpose, the old file stays for reading and gets a sibling:
-//! `BUCKETQ_WRITE_GOLDEN=1 cargo test --test format golden` writes them all anew.
+//! head, segment and delta-* are written out by hand and today's encoders reproduce them to the byte. bucket/ and bucket-2/
+//! are whole small queue files as the engine left them in a directory when the schema had version 1 and 2; their frames are
+//! zstd, and another zstd may code the same content otherwise, so these are compared decoded. They are opened and worked on
+//! in copies. Where an encoder or the schema changes on purpose, the old files stay for reading and get a sibling:
+//! `BUCKETQ_WRITE_GOLDEN=1 cargo test --test format golden` writes all but those of older schemas anew.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -144,27 +145,38 @@ async fn the_same_clock_randomness_and_ops_give_the_same_bytes() -> Result<()> {
     Ok(())
 }
 
+/// The directories kept for ever, and the version of the schema in each. What is made today belongs into the last one.
+const BUCKETS: [(&str, i32); 2] = [("bucket", 1), ("bucket-2", 2)];
+
 #[tokio::test]
 async fn the_objects_of_a_queue_file_made_long_ago_are_decoded_as_ever() -> Result<()> {
-    let kept: Vec<_> =
-        made().await?.iter().map(|(key, today)| golden(&format!("bucket/{key}"), today)).collect();
-    let [head, segment, base] = &kept[..] else { unreachable!("three were made") };
-    // The containers are reproduced to the byte, around whatever frames they hold.
-    let decoded = Head::decode("jobs.head", head)?;
-    assert!(decoded.encode() == *head);
-    let (s, b) = (decoded.segments[0], decoded.base);
-    let records = segment::decode("the segment", segment, &s, &decoded.file_id, &decoded.lineage_id)?;
-    assert!(segment::encode(&decoded.file_id, &decoded.lineage_id, &records) == *segment);
-    let pages = base::decode("the base", base, &b, MAX_PAGES)?;
-    let again = base::encode(&pages.image())?;
-    assert!(zstd::decode_all(&again[..]).ok() == zstd::decode_all(&base[..]).ok());
+    for (key, today) in &made().await? {
+        golden(&format!("{}/{key}", BUCKETS[1].0), today);
+    }
+    for (bucket, schema) in BUCKETS {
+        let keys = made().await?.map(|(key, _)| here("golden").join(bucket).join(key));
+        let kept =
+            keys.map(|path| std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())));
+        let [head, segment, base] = &kept;
+        // The containers are reproduced to the byte, around whatever frames they hold.
+        let decoded = Head::decode("jobs.head", head)?;
+        assert!(decoded.encode() == *head);
+        let (s, b) = (decoded.segments[0], decoded.base);
+        let records = segment::decode("the segment", segment, &s, &decoded.file_id, &decoded.lineage_id)?;
+        assert!(segment::encode(&decoded.file_id, &decoded.lineage_id, &records) == *segment);
+        let pages = base::decode("the base", base, &b, MAX_PAGES)?;
+        let image = fixture::bytes_of(&pages.image());
+        assert_eq!(i32::from_be_bytes([image[60], image[61], image[62], image[63]]), schema, "{bucket}");
+        let again = base::encode(&pages.image())?;
+        assert!(zstd::decode_all(&again[..]).ok() == zstd::decode_all(&base[..]).ok());
+    }
     Ok(())
 }
 
-/// A copy of the directory kept for ever, and the URL of the queue file in it.
-fn copied() -> (tempfile::TempDir, String) {
+/// A copy of a directory kept for ever, and the URL of the queue file in it.
+fn copied(bucket: &str) -> (tempfile::TempDir, String) {
     let copy = tempfile::tempdir().expect("a temporary directory can be made");
-    for entry in std::fs::read_dir(here("golden/bucket")).expect("it is kept") {
+    for entry in std::fs::read_dir(here("golden").join(bucket)).expect("it is kept") {
         let from = entry.expect("it can be read").path();
         std::fs::copy(&from, copy.path().join(from.file_name().expect("a file"))).expect("room for it");
     }
@@ -174,17 +186,26 @@ fn copied() -> (tempfile::TempDir, String) {
 
 #[tokio::test]
 async fn a_queue_file_made_long_ago_is_sound() -> Result<()> {
-    let (_copy, url) = copied();
-    let report = bucketq::check(&url, Options::default()).await?;
-    assert!(report.is_clean(), "{report:?}");
-    assert_eq!((report.commit_seq, report.commits, report.jobs), (Some(9), 6, 5));
-    assert_eq!((report.referenced.count, report.unreferenced.map(|t| t.count)), (3, Some(0)));
+    for (bucket, _) in BUCKETS {
+        let (_copy, url) = copied(bucket);
+        let report = bucketq::check(&url, Options::default()).await?;
+        assert!(report.is_clean(), "{report:?}");
+        assert_eq!((report.commit_seq, report.commits, report.jobs), (Some(9), 6, 5));
+        assert_eq!((report.referenced.count, report.unreferenced.map(|t| t.count)), (3, Some(0)));
+    }
     Ok(())
 }
 
 #[tokio::test]
 async fn a_queue_file_made_long_ago_opens_and_work_goes_on() -> Result<()> {
-    let (copy, url) = copied();
+    for (bucket, _) in BUCKETS {
+        work_goes_on(bucket).await?;
+    }
+    Ok(())
+}
+
+async fn work_goes_on(bucket: &str) -> Result<()> {
+    let (copy, url) = copied(bucket);
     let file = QueueFile::open(&url, Options::default()).await?;
     let mut found = BTreeMap::new();
     for job in file.list(Filter::default(), None, 100).await?.jobs {

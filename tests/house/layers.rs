@@ -17,7 +17,10 @@ struct Layer {
 const LAYERS: &[Layer] = &[
     Layer {
         name: "nouns",
-        modules: &["job", "lease", "op", "query", "error", "env", "config", "settings", "broken", "fit"],
+        modules: &[
+            "job", "lease", "op", "query", "policy", "schedule", "cron", "content", "error", "env", "config",
+            "settings", "broken", "fit",
+        ],
         uses: &[],
         crates: &["bytes", "serde", "serde_json", "thiserror", "uuid"],
     },
@@ -67,7 +70,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "doors",
-        modules: &["door", "registry", "sync", "file", "claim", "queue", "keeper", "finished"],
+        modules: &["door", "registry", "sync", "file", "claim", "queue", "keeper", "finished", "manage"],
         uses: &["nouns"],
         crates: &["async_trait", "bytes", "futures_util", "serde", "serde_json", "tokio", "tracing", "uuid"],
     },
@@ -76,6 +79,9 @@ const LAYERS: &[Layer] = &[
 /// What single files may use beyond their layer.
 const ALSO: &[(&str, &[&str])] = &[
     ("env.rs", &["getrandom", "tokio"]),
+    ("content.rs", &["sha2"]),
+    ("cron.rs", &["jiff"]),
+    ("schedule.rs", &["jiff"]),
     ("store/s3", &["aws_config", "aws_sdk_s3", "aws_smithy_runtime_api", "aws_smithy_types", "httpdate"]),
     ("writer", &["rusqlite"]),
     // The writer takes the mail that the doors put in; of the doors, only the registry knows who reads it.

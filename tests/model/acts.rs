@@ -1,5 +1,7 @@
 //! What each op does to the model: what the docs say, in the fewest words, with no thought for speed.
 
+use std::collections::BTreeMap;
+
 use bucketq::error::Code;
 use bucketq::job::{Backoff, Claimed, DedupScope, JobId, New, Payload, State, When};
 use bucketq::op::{Claim, Enqueued, Held, Op, Outcome};
@@ -90,7 +92,7 @@ impl Model {
 
     fn enqueue(&mut self, queue: &str, new: &New, act: Act) -> Enqueued {
         if let Some(job) = self.job(new.id) {
-            return Enqueued { id: new.id, deduplicated: false, commit_seq: job.seq >> 24 };
+            return Enqueued { id: new.id, deduplicated: false, commit_seq: job.seq >> 24, dropped: vec![] };
         }
         if let Some(dedup) = &new.dedup
             && let Some((id, first_seq, until)) = self.dedup.get(&(queue.to_owned(), dedup.key.clone()))
@@ -99,7 +101,7 @@ impl Model {
             let counts = until.map_or(job.is_some_and(MJob::live), |until| until > act.now_ms);
             if counts {
                 let seq = job.map_or(*first_seq, |j| j.seq);
-                return Enqueued { id: *id, deduplicated: true, commit_seq: seq >> 24 };
+                return Enqueued { id: *id, deduplicated: true, commit_seq: seq >> 24, dropped: vec![] };
             }
         }
         self.make_queue(queue);
@@ -108,6 +110,7 @@ impl Model {
             let until = match dedup.scope {
                 DedupScope::Window(ms) => Some(act.now_ms + ms),
                 DedupScope::Unfinished => None,
+                DedupScope::Policy => Some(act.now_ms + 3_600_000),
             };
             self.dedup.insert((queue.to_owned(), dedup.key.clone()), (new.id, seq, until));
         }
@@ -116,7 +119,9 @@ impl Model {
             When::In(ms) => act.now_ms + ms,
             When::At(ms) => ms,
         };
+        self.take_turns(queue, new);
         let job = MJob {
+            turn: self.next_turn(queue),
             new: new.clone(),
             queue: queue.to_owned(),
             seq,
@@ -133,7 +138,13 @@ impl Model {
             result: None,
         };
         self.jobs.insert(seq, job);
-        Enqueued { id: new.id, deduplicated: false, commit_seq: act.commit_seq }
+        Enqueued { id: new.id, deduplicated: false, commit_seq: act.commit_seq, dropped: vec![] }
+    }
+
+    fn take_turns(&mut self, queue: &str, new: &New) {
+        if new.group.is_some() {
+            self.make_queue(queue).turn.get_or_insert(1);
+        }
     }
 
     fn busy(&self, queue: &str, group: Option<&String>) -> bool {
@@ -150,6 +161,7 @@ impl Model {
                 seen.push(group);
                 if job.held {
                     job.held = false;
+                    job.turn = self.queues[&job.queue].turn.expect("there is a group") + 1;
                     job.run_at_ms = job.run_at_ms.max(act.now_ms);
                 }
             }
@@ -171,15 +183,17 @@ impl Model {
                 return held.into_iter().map(|j| j.claimed(now_ms)).collect();
             }
         }
+        let mut lost = std::collections::BTreeSet::new();
         for seq in &mine {
             let job = self.at(*seq);
             if job.state == State::Leased && job.ends_ms <= now_ms {
                 job.token = None;
-                if job.attempt >= job.new.max_attempts {
-                    let n = job.new.max_attempts;
+                let n = job.new.max_attempts.expect("given");
+                if job.attempt >= n {
                     job.last_error = Some(format!("lease expired after attempt {n} of {n}"));
                     job.state = State::Dead;
                     job.ends_ms = now_ms;
+                    lost.insert(job.queue.clone());
                 } else {
                     job.state = State::Ready;
                     job.run_at_ms = job.ends_ms;
@@ -187,26 +201,38 @@ impl Model {
             }
         }
         self.advance(act);
+        for queue in lost {
+            self.retain(&queue);
+        }
+        let mine: Vec<_> = mine.into_iter().filter(|seq| self.jobs.contains_key(seq)).collect();
         for seq in &mine {
             let job = self.at(*seq);
             if job.state == State::Scheduled && !job.held && job.run_at_ms <= now_ms {
                 job.state = State::Ready;
             }
         }
-        let mut ready: Vec<_> = mine
-            .iter()
-            .map(|seq| &self.jobs[seq])
-            .filter(|j| j.state == State::Ready && !j.held)
-            .map(|j| (j.new.priority, j.seq))
-            .collect();
-        ready.sort_unstable();
+        let mut lines: BTreeMap<String, Vec<(i32, i64, u64)>> = BTreeMap::new();
+        for job in mine.iter().map(|seq| &self.jobs[seq]).filter(|j| j.state == State::Ready && !j.held) {
+            lines.entry(job.queue.clone()).or_default().push((job.new.priority, job.turn, job.seq));
+        }
+        // In a queue the turn goes before the age; what comes first in each queue is compared without it.
+        for line in lines.values_mut() {
+            line.sort_unstable_by(|a, b| b.cmp(a));
+        }
         let mut taken = Vec::new();
-        for (_, seq) in ready.into_iter().take(claim.max as usize) {
+        while taken.len() < claim.max as usize {
+            let first =
+                |line: &Vec<_>| line.last().map(|(priority, _, seq): &(i32, i64, u64)| (*priority, *seq));
+            let best = lines.iter().filter_map(|(q, line)| Some((first(line)?, q.clone()))).min();
+            let Some((_, queue)) = best else { break };
+            let Some((_, turn, seq)) = lines.get_mut(&queue).and_then(Vec::pop) else { break };
+            let queue = self.make_queue(&queue);
+            queue.turn = queue.turn.map(|highest| highest.max(turn));
             let job = self.at(seq);
             job.state = State::Leased;
             job.attempt += 1;
             job.claimed = Some((now_ms, act.commit_seq, claim.worker.clone()));
-            job.ends_ms = now_ms + claim.lease_ms;
+            job.ends_ms = now_ms + claim.lease_ms.expect("given");
             job.token = Some(claim.token);
             taken.push(job.claimed(now_ms));
         }
@@ -245,19 +271,22 @@ impl Model {
         leased(job)?;
         job.last_error = error.cloned().or(job.last_error.take());
         let (seq, run_at_ms) = (job.seq, job.run_at_ms);
-        if job.attempt >= job.new.max_attempts {
+        if Some(job.attempt) >= job.new.max_attempts {
             self.finish(seq, State::Dead, act);
             return Ok(Outcome::Nacked { state: State::Dead, run_at_ms });
         }
         let delay = delay_ms.unwrap_or_else(|| {
-            let most = match job.new.backoff {
-                Backoff::Exponential { base_ms, max_ms, .. } => (base_ms << (job.attempt - 1)).min(max_ms),
-                Backoff::None => 0,
+            let n = i64::from(job.attempt);
+            let (most, jitter) = match job.new.backoff.as_ref().expect("given") {
+                Backoff::Exponential { base_ms, max_ms, jitter_percent } => {
+                    ((base_ms << (n - 1)).min(*max_ms), i64::from(*jitter_percent))
+                }
+                Backoff::None => (0, 0),
+                Backoff::Fixed { delay_ms } => (*delay_ms, 0),
+                Backoff::Linear { base_ms, max_ms } => ((base_ms * n).min(*max_ms), 0),
+                Backoff::List { delays_ms } => (delays_ms[(n as usize).min(delays_ms.len()) - 1], 0),
             };
-            let least = match job.new.backoff {
-                Backoff::Exponential { jitter_percent, .. } => most - most * i64::from(jitter_percent) / 100,
-                Backoff::None => 0,
-            };
+            let least = most - most * jitter / 100;
             match real {
                 Some(Outcome::Nacked { run_at_ms, .. }) => {
                     let delay = run_at_ms - act.now_ms;
@@ -282,6 +311,11 @@ impl Model {
         job.ends_ms = act.now_ms;
         let queue = job.queue.clone();
         self.advance(act);
+        self.retain(&queue);
+    }
+
+    /// The oldest of those that ended well leave.
+    fn retain(&mut self, queue: &str) {
         let mut kept: Vec<_> = self
             .jobs
             .values()
@@ -289,7 +323,7 @@ impl Model {
             .map(|j| (j.ends_ms, j.seq))
             .collect();
         kept.sort_unstable();
-        let excess = kept.len().saturating_sub(self.queues[&queue].retain as usize);
+        let excess = kept.len().saturating_sub(self.queues[queue].retain as usize);
         for (_, seq) in kept.into_iter().take(excess) {
             self.delete(seq);
         }
@@ -324,6 +358,8 @@ impl Model {
         }
         let held = self.busy(&job.queue.clone(), job.new.group.clone().as_ref());
         let mut job = self.jobs.remove(&seq).expect("there");
+        self.take_turns(&job.queue, &job.new);
+        job.turn = self.next_turn(&job.queue);
         job.seq = self.next_seq(act);
         job.state = State::Ready;
         job.held = held;

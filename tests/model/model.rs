@@ -22,6 +22,8 @@ pub struct Act {
 pub struct Queue {
     pub paused: bool,
     pub retain: i64,
+    /// The highest turn claimed, once there was a group.
+    pub turn: Option<i64>,
 }
 
 #[derive(Clone, Debug)]
@@ -31,6 +33,7 @@ pub struct MJob {
     pub seq: u64,
     pub state: State,
     pub held: bool,
+    pub turn: i64,
     pub run: u32,
     pub attempt: u32,
     pub enqueued_ms: i64,
@@ -60,8 +63,8 @@ impl MJob {
             expired: leased && self.ends_ms <= now_ms,
             priority: self.new.priority,
             attempt: self.attempt,
-            max_attempts: self.new.max_attempts,
-            backoff: self.new.backoff,
+            max_attempts: self.new.max_attempts.expect("given"),
+            backoff: self.new.backoff.clone().expect("given"),
             group: self.new.group.clone(),
             dedup: self.new.dedup.as_ref().map(|d| d.key.clone()),
             headers: self.new.headers.clone(),
@@ -127,7 +130,12 @@ impl Model {
     }
 
     pub fn make_queue(&mut self, name: &str) -> &mut Queue {
-        self.queues.entry(name.to_owned()).or_insert(Queue { paused: false, retain: 1000 })
+        self.queues.entry(name.to_owned()).or_insert(Queue { paused: false, retain: 1000, turn: None })
+    }
+
+    /// The turn of a job that joins the line of a queue now.
+    pub fn next_turn(&self, queue: &str) -> i64 {
+        self.queues[queue].turn.map_or(0, |turn| turn + 1)
     }
 
     /// Whether a claim on these queues looks at this one.
@@ -147,6 +155,8 @@ impl Model {
             QueueInfo {
                 name: name.clone(),
                 paused: queue.paused,
+                draining: false,
+                dropped: 0,
                 counts: State::ALL.into_iter().map(|s| (s, count(&|j| j.state == s))).collect(),
                 expired: count(&|j| j.state == State::Leased && j.ends_ms <= now_ms),
                 due: count(&|j| j.state == State::Scheduled && j.run_at_ms <= now_ms),

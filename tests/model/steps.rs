@@ -117,7 +117,7 @@ fn claim() -> impl Strategy<Value = Claim> {
     )
         .prop_map(|(queues, max, lease_ms, worker, t, again)| {
             let token: Token = token(t);
-            Claim { queues, max, lease_ms, worker: worker.into(), token, again }
+            Claim { queues, max, lease_ms: Some(lease_ms), worker: worker.into(), token, again }
         })
 }
 
@@ -150,6 +150,9 @@ fn new() -> impl Strategy<Value = New> {
         (0..40_i64, 0..100_i64, prop::sample::select(vec![0, 50, 100])).prop_map(
             |(base_ms, max_ms, jitter_percent)| { Backoff::Exponential { base_ms, max_ms, jitter_percent } }
         ),
+        (0..40_i64).prop_map(|delay_ms| Backoff::Fixed { delay_ms }),
+        (0..40_i64, 0..100_i64).prop_map(|(base_ms, max_ms)| Backoff::Linear { base_ms, max_ms }),
+        vec(0..60_i64, 1..3).prop_map(|delays_ms| Backoff::List { delays_ms }),
     ];
     let scope = prop_oneof![Just(DedupScope::Unfinished), (1..80_i64).prop_map(DedupScope::Window)];
     let dedup = (0..3_u8, scope).prop_map(|(key, scope)| Dedup { key: format!("key-{key}"), scope });
@@ -163,6 +166,7 @@ fn new() -> impl Strategy<Value = New> {
             } else {
                 std::collections::BTreeMap::default()
             };
+            let (max_attempts, backoff) = (Some(max_attempts), Some(backoff));
             New { id, payload, priority, when, max_attempts, backoff, dedup, group, headers }
         },
     )

@@ -80,7 +80,7 @@ async fn commit_newer(store: &Arc<dyn Store>, sql: &str, change: Newer) -> Resul
 /// What each of the changes needs in the database.
 fn sql_for(what: &str) -> &'static str {
     if what == "schema" {
-        "ALTER TABLE queues ADD COLUMN colour TEXT; PRAGMA user_version = 2"
+        "ALTER TABLE queues ADD COLUMN colour TEXT; PRAGMA user_version = 99"
     } else {
         "INSERT INTO meta VALUES ('a newer library', 1)"
     }

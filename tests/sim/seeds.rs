@@ -26,8 +26,22 @@ fn forty_seeds_keep_every_promise_and_see_every_op_and_many_commits_and_faults()
     assert!(mean(|r| r.faults) >= 20, "faults: {}", mean(|r| r.faults));
     let done: BTreeSet<&str> = reports.iter().flat_map(|r| r.done.keys().copied()).collect();
     let ops = [
-        "enqueue", "claim", "ack", "nack", "release", "reject", "extend", "cancel", "requeue", "purge",
-        "pause", "resume", "atomic",
+        "enqueue",
+        "claim",
+        "ack",
+        "nack",
+        "release",
+        "reject",
+        "extend",
+        "cancel",
+        "requeue",
+        "purge",
+        "pause",
+        "resume",
+        "atomic",
+        "configure",
+        "schedule",
+        "unschedule",
     ];
     assert_eq!(done, ops.into());
 }

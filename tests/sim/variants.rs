@@ -78,6 +78,27 @@ fn rules_of_collection_and_loss_are_noticed_by_what_they_guard() {
     assert!(missed.is_empty(), "not noticed: {missed:?}");
 }
 
+/// Policies live in the file: what breaks them is noticed by what they promise.
+#[cfg(feature = "broken")]
+#[test]
+fn broken_policies_are_noticed_by_what_they_guard() {
+    use bucketq::broken::Broken;
+    let harm = [
+        (Broken::CapForEachClaim, "caps: "),
+        (Broken::PendingForEachEnqueue, "are pending"),
+        (Broken::GroupNotHeld, "before its turn"),
+        (Broken::RateForgotten, "rate: "),
+        (Broken::ScheduleNotMoved, "fired twice"),
+        (Broken::WindowTooLong, "is kept out"),
+        (Broken::WindowTooShort, "is let in"),
+    ];
+    let missed: Vec<_> = harm
+        .into_iter()
+        .filter(|(broken, what)| Variant::Engine(*broken).caught_as(what, 1, SEEDS).is_none())
+        .collect();
+    assert!(missed.is_empty(), "not noticed: {missed:?}");
+}
+
 #[test]
 fn collection_as_often_as_can_be_harms_nobody_and_leaves_nothing() {
     holds(Variant::Frantic, &[]);

@@ -52,7 +52,7 @@ pub fn claim(queue: &str, max: u32, t: u8) -> Claim {
     Claim {
         queues: Queues::Named(vec![queue.into()]),
         max,
-        lease_ms: 60_000,
+        lease_ms: Some(60_000),
         worker: "worker".into(),
         token: token(t),
         again: false,
@@ -211,7 +211,18 @@ pub fn number(id: JobId) -> u32 {
 
 /// Everything in every table, for telling whether two states are the same.
 pub fn dump(conn: &Connection) -> BTreeMap<String, Vec<String>> {
-    let tables = ["meta", "queues", "names", "jobs", "bodies", "results", "errors", "dedup"];
+    let tables = [
+        "meta",
+        "queues",
+        "names",
+        "jobs",
+        "bodies",
+        "results",
+        "attempts",
+        "dedup",
+        "policies",
+        "schedules",
+    ];
     tables
         .into_iter()
         .map(|table| (table.to_owned(), rows(conn, &format!("SELECT * FROM {table}"))))

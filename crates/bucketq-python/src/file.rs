@@ -184,7 +184,8 @@ impl File {
         after: Option<u64>,
         limit: u32,
     ) -> PyResult<Call> {
-        let filter = Filter { queue, states: values::states(&states).or_raise(py)?, group, expired };
+        let states = values::states(&states).or_raise(py)?;
+        let filter = Filter { queue, states, group, expired, ..Filter::default() };
         let file = self.file();
         let work = async move { file.list(filter, after.map(Cursor), limit).await };
         Ok(Call::new(work, |py, page| values::page(py, &page)))

@@ -47,7 +47,7 @@ impl New {
             job.id = id.parse()?;
         }
         job.priority = extras.priority.unwrap_or(job.priority);
-        job.max_attempts = extras.max_attempts.unwrap_or(job.max_attempts);
+        job.max_attempts = extras.max_attempts;
         job.group = extras.group;
         job.headers = extras.headers.unwrap_or_default();
         job.when = match (extras.delay_ms, extras.at_ms) {
@@ -56,10 +56,10 @@ impl New {
             (None, None) => When::Now,
         };
         if let Some((base_ms, max_ms, jitter_percent)) = extras.backoff {
-            job.backoff = match base_ms {
+            job.backoff = Some(match base_ms {
                 0 => Backoff::None,
                 _ => Backoff::Exponential { base_ms, max_ms, jitter_percent },
-            };
+            });
         }
         let scope = extras.dedup_window_ms.map_or(DedupScope::Unfinished, DedupScope::Window);
         job.dedup = extras.dedup.map(|key| Dedup { key, scope });

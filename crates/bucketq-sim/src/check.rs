@@ -15,6 +15,7 @@ use crate::leases::{Purged, lost_leases, overlaps};
 use crate::loss;
 use crate::ops::{enqueued, finishes, parts};
 use crate::plan::{Plan, Wrong};
+use crate::policies;
 
 /// What is left at the end: every job by id.
 pub type Jobs = BTreeMap<JobId, Job>;
@@ -58,6 +59,7 @@ pub fn all(plan: &Plan, history: &History, bucket: &Bucket, last: &Jobs) -> Vec<
     bad.extend(replies(history, bucket));
     bad.extend(looks(history, last, &purged));
     bad.extend(jobs(history, last, &purged));
+    bad.extend(policies::windows(history));
     bad
 }
 
@@ -171,7 +173,8 @@ fn jobs(history: &History, last: &Jobs, purged: &Purged) -> Vec<String> {
         gather(call, &mut fates);
     }
     let mut bad = Vec::new();
-    for id in last.keys().filter(|id| !fates.contains_key(id)) {
+    let fired = |id: &JobId| last.get(id).and_then(policies::due_of).is_some();
+    for id in last.keys().filter(|id| !fates.contains_key(id) && !fired(id)) {
         bad.push(format!("G1: nobody enqueued {id}"));
     }
     for (id, fate) in &fates {

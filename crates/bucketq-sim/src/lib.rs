@@ -15,6 +15,7 @@ pub mod loss;
 pub mod node;
 pub mod ops;
 pub mod plan;
+pub mod policies;
 pub mod refusal;
 pub mod replay;
 pub mod rng;

@@ -188,6 +188,8 @@ pub struct Plan {
     pub deep: bool,
     /// Collection as often as can be, with many bases and segments.
     pub frantic: bool,
+    /// The schedule catches up with times it missed.
+    pub catch_up: bool,
     /// Callers ask for collections.
     pub asks: bool,
     /// One job in this many has a payload that fills a tail.
@@ -248,6 +250,7 @@ impl Plan {
             deep: seed.is_multiple_of(10),
             frantic: false,
             asks: rng.one_in(4),
+            catch_up: seed.is_multiple_of(2),
             options,
         };
         if rng.one_in(3) {

@@ -25,6 +25,7 @@ use crate::clock::pause_ms;
 use crate::history::{Call, History, Verdict};
 use crate::node::NAME;
 use crate::ops::{any, enqueued, finishes, parts, purges, takes_away};
+use crate::policies::{Kept, due_of};
 use crate::rng::{Rng, SimEntropy};
 use crate::world::World;
 
@@ -137,6 +138,7 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
     let mut bad = Vec::new();
     let (mut before, mut was_paused) = (Jobs::new(), BTreeSet::new());
     let mut file: Option<QueueFile> = None;
+    let mut kept = Kept::default();
     for (n, &at_ms) in times.iter().enumerate() {
         museum.at.store(n, Ordering::Relaxed);
         // A read may share what was fetched at the same instant.
@@ -161,6 +163,7 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
                     &jobs,
                     &mut bad,
                 );
+                kept.look(handle, seq, at_ms, &jobs, &mut bad).await;
                 before = jobs;
             }
             Err(e) => return vec![format!("G7: commit {seq} cannot be read: {e:?}")],
@@ -172,6 +175,7 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
             let _ = handle.close().await;
         }
     }
+    kept.end(world.plan.catch_up, &mut bad);
     bad
 }
 
@@ -222,7 +226,10 @@ fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mu
         if old == Some(job) {
             continue;
         }
-        if old.is_none() && !somebody(history, seq, |call| enqueued(call).iter().any(|(j, _)| j == id)) {
+        if old.is_none()
+            && due_of(job).is_none()
+            && !somebody(history, seq, |call| enqueued(call).iter().any(|(j, _)| j == id))
+        {
             bad.push(format!("G6: {id} appears in commit {seq} and nobody put it there"));
         }
         if job.fence == Some(seq) {

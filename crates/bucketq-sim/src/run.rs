@@ -20,6 +20,7 @@ use crate::clock::{EPOCH_MS, pause_ms};
 use crate::loss;
 use crate::node;
 use crate::plan::{Operator, Wrong};
+use crate::policies;
 use crate::refusal;
 use crate::replay;
 use crate::rng::Rng;
@@ -215,6 +216,7 @@ async fn clean_up(world: &Arc<World>) -> Result<check::Jobs, String> {
     for queue in QUEUES {
         client.insist(Op::Resume { queue: queue.to_owned() }, None).await;
     }
+    client.insist(policies::no_more_ticks(), None).await;
     drain(&client).await?;
     // Late requests arrive after this node has begun: they must find that they are too late, or be finished as well.
     world.wait_arrived().await;

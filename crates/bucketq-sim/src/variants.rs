@@ -221,7 +221,7 @@ fn far_clocks(plan: &mut Plan) {
 
 /// Every rule the engine can break.
 #[cfg(feature = "broken")]
-const ENGINE: [bucketq::broken::Broken; 23] = {
+const ENGINE: [bucketq::broken::Broken; 30] = {
     use bucketq::broken::Broken as B;
     [
         B::TimeoutIsFailure,
@@ -247,6 +247,13 @@ const ENGINE: [bucketq::broken::Broken; 23] = {
         B::RollbackBySeqOnly,
         B::RecreateHead,
         B::NoResetCache,
+        B::CapForEachClaim,
+        B::PendingForEachEnqueue,
+        B::GroupNotHeld,
+        B::RateForgotten,
+        B::ScheduleNotMoved,
+        B::WindowTooLong,
+        B::WindowTooShort,
     ]
 };
 

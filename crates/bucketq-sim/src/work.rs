@@ -11,6 +11,7 @@ use bucketq::op::{Held, Op, Queues};
 
 use crate::clock::{now, pause_ms};
 use crate::history::{ClaimCall, Hold};
+use crate::policies::{TICK_PAYLOAD, TICKS, due_of};
 use crate::store::Life;
 use crate::variants::Variant;
 use crate::workload::{Client, Halted, QUEUES, is_fatal, payload_of};
@@ -60,7 +61,11 @@ pub async fn claim(
     let queues = if client.rng.one_in(2) {
         Queues::Any
     } else {
-        Queues::Named(vec![QUEUES[client.rng.below(3) as usize].to_owned(), QUEUES[0].to_owned()])
+        Queues::Named(vec![
+            QUEUES[client.rng.below(3) as usize].to_owned(),
+            QUEUES[0].to_owned(),
+            TICKS.to_owned(),
+        ])
     };
     let request = client
         .file
@@ -110,7 +115,9 @@ fn record(
         if until_ms < at_ms {
             history.odd.push(format!("P26: {} is handed {} after its deadline", client.who, taken.job.id));
         }
-        if taken.payload.bytes[..] != payload_of(taken.job.id, taken.job.payload_len as usize)[..] {
+        let theirs = payload_of(taken.job.id, taken.job.payload_len as usize);
+        let tick = due_of(&taken.job).is_some() && taken.payload.bytes == TICK_PAYLOAD;
+        if taken.payload.bytes != theirs && !tick {
             history.odd.push(format!("{} is handed {} with another payload", client.who, taken.job.id));
         }
         history.holds.push(Hold {

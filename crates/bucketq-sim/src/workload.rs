@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use crate::bucket::Who;
 use crate::clock::pause_ms;
 use crate::history::{Call, Look, Reply};
+use crate::policies;
 use crate::rng::{Rng, mix};
 use crate::store::Life;
 use crate::work;
@@ -125,12 +126,27 @@ impl Client {
     async fn produce(&self) -> Halted {
         while !self.world.is_over() {
             pause_ms(self.rng.spread(1, 1_200)).await;
+            if self.rng.one_in(8) {
+                for _ in 0..6 {
+                    if self.insist(self.edge(), None).await {
+                        return true;
+                    }
+                }
+            }
             let op = if self.rng.one_in(12) { self.chain_of_ops() } else { self.enqueue() };
             if self.insist(op, None).await {
                 return true;
             }
         }
         false
+    }
+
+    /// A job whose key counts about as long as a round trip takes, so that the next one meets the end of its window.
+    fn edge(&self) -> Op {
+        let (low, high) = self.world.plan.latency_ms;
+        let scope = DedupScope::Window(self.rng.between(low, high + 4).cast_signed());
+        let dedup = Some(Dedup { key: "edge".into(), scope });
+        Op::Enqueue { queue: QUEUES[2].to_owned(), jobs: vec![New { dedup, group: None, ..self.job() }] }
     }
 
     fn enqueue(&self) -> Op {
@@ -171,8 +187,8 @@ impl Client {
         let most = if self.rng.one_in(self.world.plan.large) { 60_000 } else { 1_800 };
         let mut new = New::new(id, Payload::bytes(payload_of(id, self.rng.spread(36, most) as usize)));
         new.priority = self.rng.below(3) as i32;
-        new.max_attempts = self.rng.between(2, 6) as u32;
-        new.backoff = Backoff::Exponential { base_ms: 200, max_ms: 4_000, jitter_percent: 50 };
+        new.max_attempts = Some(self.rng.between(2, 6) as u32);
+        new.backoff = Some(Backoff::Exponential { base_ms: 200, max_ms: 4_000, jitter_percent: 50 });
         if self.rng.one_in(4) {
             new.when = When::In(self.rng.spread(10, 20_000).cast_signed());
         }
@@ -187,6 +203,11 @@ impl Client {
     }
 
     async fn read(&self) -> Halted {
+        for op in policies::settings(self.world.plan.catch_up) {
+            if self.insist(op, None).await {
+                return true;
+            }
+        }
         while !self.world.is_over() {
             pause_ms(self.rng.spread(20, 3_000)).await;
             let halted = match self.rng.below(12) {

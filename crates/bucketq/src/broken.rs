@@ -58,6 +58,20 @@ pub enum Broken {
     NewestIntentOnly,
     /// P20: settling drops all of the log, whatever the intent's position is.
     IntentWithoutPosition,
+    /// A claim takes as many jobs as the queue may have leased, whoever has leased some already.
+    CapForEachClaim,
+    /// An enqueue is held against the cap without what is pending already.
+    PendingForEachEnqueue,
+    /// A member of a group does not wait for those before it.
+    GroupNotHeld,
+    /// The claims so far do not count against the rate.
+    RateForgotten,
+    /// A schedule that has fired is still due.
+    ScheduleNotMoved,
+    /// A dedup window counts for a millisecond too long.
+    WindowTooLong,
+    /// A dedup window counts for a millisecond too short.
+    WindowTooShort,
     /// SQLite keeps its page cache over pages changed beneath it.
     NoResetCache,
 }

@@ -14,7 +14,7 @@ use crate::door::{Done, Door, Wait, Work};
 use crate::error::{Code, Error, Result};
 use crate::file::{QueueFile, check, deadline, millis, unexpected};
 use crate::job::{Claimed, Job, Payload};
-use crate::lease::{Lease, Token};
+use crate::lease::{FOREVER_MS, Lease, Token};
 use crate::op::{Claim, Held, Op, Outcome, Queues};
 
 /// A job in the caller's hands, and until when it surely is.
@@ -28,6 +28,8 @@ pub struct Taken {
     pub lease: Lease,
     /// Nobody else gets the job before this moment of this process's clock (P26): stop working, or extend, before it.
     pub deadline: Instant,
+    /// How long the lease lasts from its claim on, by which it is to be extended in time; none if it never runs out.
+    pub lasts: Option<Duration>,
 }
 
 impl Taken {
@@ -37,13 +39,27 @@ impl Taken {
     }
 }
 
-fn taken(c: Claimed, deadline: Instant) -> Taken {
-    Taken { job: c.job, payload: c.payload, lease: c.lease, deadline }
+/// What is as good as for ever, and can still be added to a clock.
+const AGES: Duration = Duration::from_hours(24 * 366 * 10);
+
+fn taken(door: &Door, c: Claimed, began: Instant) -> Taken {
+    let claimed_ms = c.job.claimed_ms.unwrap_or(c.lease.expires_ms);
+    let ms = u64::try_from(c.lease.expires_ms - claimed_ms).unwrap_or(0);
+    let lasts = (c.lease.expires_ms < FOREVER_MS).then(|| Duration::from_millis(ms));
+    let deadline = lasts.map_or(began + AGES, |lasts| deadline(door, began, lasts));
+    Taken { job: c.job, payload: c.payload, lease: c.lease, deadline, lasts }
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Waiting {
     No,
+    For(Duration),
+    Forever,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Term {
+    Policy,
     For(Duration),
     Forever,
 }
@@ -55,7 +71,7 @@ pub struct ClaimRequest {
     file: QueueFile,
     max: u32,
     queues: Queues,
-    lease: Duration,
+    lease: Term,
     wait: Waiting,
     worker: String,
 }
@@ -66,7 +82,7 @@ impl ClaimRequest {
             file,
             max,
             queues: Queues::Any,
-            lease: Duration::from_mins(1),
+            lease: Term::Policy,
             wait: Waiting::No,
             worker: format!("pid {}", std::process::id()),
         }
@@ -78,9 +94,16 @@ impl ClaimRequest {
         self
     }
 
-    /// Hold the jobs this long; one minute unless told otherwise.
+    /// Hold the jobs this long; unless told, what the policy of their queue says, by default one minute.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
+        self.lease = Term::For(lease);
+        self
+    }
+
+    /// Hold the jobs until they are acked or nacked, however long that takes: no job is handed out twice, and one whose
+    /// worker is gone stays leased until somebody cancels it (at most once).
+    pub fn without_end(mut self) -> Self {
+        self.lease = Term::Forever;
         self
     }
 
@@ -110,7 +133,11 @@ impl ClaimRequest {
             Waiting::For(time) => door.env.monotonic().checked_add(time).map_or(Wait::Forever, Wait::Until),
             Waiting::Forever => Wait::Forever,
         };
-        let lease_ms = millis(self.lease, "lease")?;
+        let lease_ms = match self.lease {
+            Term::Policy => None,
+            Term::For(lease) => Some(millis(lease, "lease")?),
+            Term::Forever => Some(FOREVER_MS),
+        };
         loop {
             let claim = Claim {
                 queues: self.queues.clone(),
@@ -129,12 +156,19 @@ impl ClaimRequest {
             } else {
                 done.began
             };
-            let deadline = deadline(&door, began, self.lease);
-            if jobs.is_empty() || door.env.monotonic() < deadline {
-                return Ok(jobs.into_iter().map(|c| taken(c, deadline)).collect());
+            if jobs.is_empty() {
+                return Ok(vec![]);
             }
+            let now = door.env.monotonic();
+            let (live, late): (Vec<_>, Vec<_>) =
+                jobs.into_iter().map(|c| taken(&door, c, began)).partition(|taken| now < taken.deadline);
             // The answer came after the lease: these jobs may be somebody else's by now (P26).
-            door.hand_back(jobs.iter().map(|c| Held { id: c.job.id, token: c.lease.token }).collect());
+            if !late.is_empty() {
+                door.hand_back(late.iter().map(Taken::held).collect());
+            }
+            if !live.is_empty() {
+                return Ok(live);
+            }
             if matches!(wait, Wait::No) || matches!(wait, Wait::Until(end) if door.env.monotonic() >= end) {
                 return Ok(vec![]);
             }

@@ -77,7 +77,7 @@ pub(crate) enum Told {
     Exported,
 }
 
-/// How long a claim that finds nothing waits.
+/// How long a claim that finds nothing waits, or an enqueue that finds no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Not at all.
@@ -103,11 +103,13 @@ pub(crate) struct Stage(AtomicU8);
 const QUEUED: u8 = 0;
 const SENT: u8 = 1;
 const GONE: u8 = 2;
+const PARKED: u8 = 3;
 
 impl Stage {
     /// A body with this op is about to be sent. False if the caller was told "surely not": it must not be.
     pub fn send(&self) -> bool {
-        self.0.compare_exchange(QUEUED, SENT, SeqCst, SeqCst).is_ok() || self.0.load(SeqCst) == SENT
+        let send = |now| (now != GONE).then_some(SENT);
+        self.0.fetch_update(SeqCst, SeqCst, send).is_ok()
     }
 
     /// The body is surely not applied.
@@ -115,9 +117,18 @@ impl Stage {
         let _ = self.0.compare_exchange(SENT, QUEUED, SeqCst, SeqCst);
     }
 
+    /// It surely was not applied and is tried again: the writer says when that ends, not the deadline.
+    pub fn park(&self) {
+        let _ = self.0.fetch_update(SeqCst, SeqCst, |now| (now != GONE).then_some(PARKED));
+    }
+
+    fn is_parked(&self) -> bool {
+        self.0.load(SeqCst) == PARKED
+    }
+
     /// The caller gives up. True if it may be told "surely not applied".
     fn give_up(&self) -> bool {
-        self.0.swap(GONE, SeqCst) == QUEUED
+        matches!(self.0.swap(GONE, SeqCst), QUEUED | PARKED)
     }
 
     pub fn is_gone(&self) -> bool {
@@ -151,6 +162,9 @@ impl Slot {
         }
     }
 }
+
+/// How soon it is noticed that an op waits for room while its handle is being closed.
+const TICK: Duration = Duration::from_millis(20);
 
 /// A query on its way, with where the answer goes.
 #[derive(Debug)]
@@ -288,8 +302,19 @@ impl fmt::Debug for Door {
 impl Door {
     /// Send an op and wait for its answer, at most the deadline after what it may wait itself.
     pub async fn call(self: &Arc<Self>, work: Work, wait: Wait) -> Result<Done> {
+        self.call_until(None, work, wait).await
+    }
+
+    /// The same, but an op that waits for room ends when the handle is being closed.
+    pub async fn call_until(
+        self: &Arc<Self>,
+        mut closing: Option<watch::Receiver<bool>>,
+        work: Work,
+        wait: Wait,
+    ) -> Result<Done> {
         self.refuse_if_read_only()?;
         let arrived = self.env.monotonic();
+        let is_closing = |c: &Option<watch::Receiver<bool>>| c.as_ref().is_some_and(|c| *c.borrow());
         let give_up = match wait {
             Wait::No => Some(arrived + self.options.deadline),
             Wait::Until(at) => Some(at.max(arrived) + self.options.deadline),
@@ -303,14 +328,29 @@ impl Door {
         let mut pending = Pending { rx, door: Arc::clone(self) };
         let answer = match give_up {
             None => (&mut pending).await,
-            Some(at) => {
+            Some(mut at) => loop {
                 let time = at.saturating_duration_since(self.env.monotonic());
+                // Once the handle is being closed there is nothing to be told about it any more.
+                let was_closing = is_closing(&closing);
+                let tick = if was_closing { time.min(TICK) } else { time };
                 tokio::select! {
                     biased;
-                    answer = &mut pending => answer,
-                    () = self.env.sleep(time) => return Err(self.gave_up(&stage)),
+                    answer = &mut pending => break answer,
+                    () = until_true(&mut closing), if !was_closing => {}
+                    () = self.env.sleep(tick) => {}
                 }
-            }
+                if stage.is_parked() {
+                    if is_closing(&closing) && stage.give_up() {
+                        return Err(Error::new(
+                            Code::Closed,
+                            "the handle was closed while an enqueue waited for room",
+                        ));
+                    }
+                    at = self.env.monotonic() + self.options.deadline;
+                } else if self.env.monotonic() >= at {
+                    return Err(self.gave_up(&stage));
+                }
+            },
         };
         drop(place);
         answer
@@ -423,6 +463,13 @@ impl Door {
     pub fn hand_back(&self, jobs: Vec<Held>) {
         // With the writer gone, the leases run out by themselves (G5).
         let _ = self.tx.send(Mail::HandBack(jobs));
+    }
+}
+
+async fn until_true(told: &mut Option<watch::Receiver<bool>>) {
+    match told {
+        Some(told) => drop(told.wait_for(|told| *told).await.is_ok()),
+        None => std::future::pending().await,
     }
 }
 

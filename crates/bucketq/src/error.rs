@@ -80,6 +80,8 @@ codes! {
     State = "state": Invalid,
     /// What was changed locally is not published: sync first, or discard it.
     Unsynced = "unsynced": Invalid,
+    /// The policy contradicts itself, or cannot be changed like this while there are jobs.
+    Policy = "policy": Invalid,
     /// There is no such job.
     NoSuchJob = "no_such_job": NotFound,
     /// There is no such queue.
@@ -120,6 +122,10 @@ codes! {
     DiskFull = "disk_full": Full,
     /// Too many operations are waiting in this process.
     MailboxFull = "mailbox_full": Full,
+    /// As many jobs are pending in the queue as its policy allows; nothing was enqueued.
+    QueueFull = "queue_full": Full,
+    /// The queue was full for as long as its policy lets an enqueue wait; nothing was enqueued.
+    Blocked = "blocked": Full,
     /// Something read from the store fails a check.
     Corrupt = "corrupt": Corrupt,
     /// The queue file needs a newer version of this library.
@@ -136,6 +142,8 @@ codes! {
     Internal = "internal": Corrupt,
     /// The handle was closed.
     Closed = "closed": Closed,
+    /// The queue is being drained: it takes no jobs until it is resumed.
+    Draining = "draining": Closed,
 }
 
 /// One row of the table that Rust, Python, the command line and HTTP share.

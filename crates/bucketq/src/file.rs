@@ -18,6 +18,7 @@ use crate::job::{JobId, New, Payload, State};
 use crate::local::Dir;
 use crate::metrics::Metrics;
 use crate::op::{Held, Op, Outcome};
+use crate::policy::Policy;
 use crate::query::{
     Answer, Collected, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, Stats,
 };
@@ -80,6 +81,9 @@ impl QueueFile {
     pub async fn call(&self, op: Op) -> Result<Done> {
         let door = self.door()?;
         check(&door, &op)?;
+        if matches!(op, Op::Enqueue { .. }) {
+            return door.call_until(Some(self.closing()), Work::Op(op), Wait::No).await;
+        }
         door.call(Work::Op(op), Wait::No).await
     }
 
@@ -279,13 +283,15 @@ pub(crate) fn check(door: &Door, op: &Op) -> Result<()> {
     let limits = Limits { max_payload: door.options.max_payload, max_pages: u32::MAX };
     db::check(op, &limits)?;
     let lease_ms = match op {
-        Op::Claim(claim) => claim.lease_ms,
-        Op::Extend { lease_ms, .. } => *lease_ms,
+        // The policy is not known here; its default is, and what it is changed to is checked below.
+        Op::Claim(claim) => claim.lease_ms.or(Policy::default().lease_ms),
+        Op::Extend { lease_ms, .. } => Some(*lease_ms),
+        Op::Configure { changes, .. } => changes.lease_ms.flatten(),
         Op::Atomic(ops) => return ops.iter().try_for_each(|op| check(door, op)),
         _ => return Ok(()),
     };
     let least = 2 * i64::from(door.info.max_skew_ms);
-    if lease_ms <= least {
+    if let Some(lease_ms) = lease_ms.filter(|ms| *ms <= least) {
         return Err(Error::invalid(format!(
             "a lease of {lease_ms} ms is too short: it must be longer than {least} ms, twice the clock difference this queue file is made for"
         )));

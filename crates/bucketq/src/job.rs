@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::lease::Lease;
+use crate::policy::span;
 
 /// A job's identity: a UUID version 7, drawn before the first send so that a repeated enqueue is the same job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -123,7 +124,7 @@ impl Payload {
 }
 
 /// How long a failed job waits before its next attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Backoff {
     /// At once.
@@ -137,6 +138,23 @@ pub enum Backoff {
         /// 0 to 100: the share of the delay that is drawn at random.
         jitter_percent: u8,
     },
+    /// The same after each failure.
+    Fixed {
+        /// That long.
+        delay_ms: i64,
+    },
+    /// Grows by `base_ms` with each failure, up to `max_ms`.
+    Linear {
+        /// Delay after the first failure, and what each further one adds.
+        base_ms: i64,
+        /// No delay is longer.
+        max_ms: i64,
+    },
+    /// These, one after another; the last one again and again.
+    List {
+        /// At least one.
+        delays_ms: Vec<i64>,
+    },
 }
 
 impl Default for Backoff {
@@ -147,16 +165,54 @@ impl Default for Backoff {
 }
 
 impl Backoff {
+    /// Delays a list may name.
+    pub const MAX_DELAYS: usize = 100;
+
     /// The delay after failed attempt number `attempt` (from 1); `draw` is a random number.
     pub fn delay_ms(&self, attempt: u32, draw: u64) -> i64 {
-        match *self {
+        match self {
             Self::None => 0,
+            Self::Fixed { delay_ms } => *delay_ms,
+            Self::Linear { base_ms, max_ms } => base_ms.saturating_mul(attempt.into()).clamp(0, *max_ms),
+            Self::List { delays_ms } => {
+                let at = (attempt.max(1) as usize - 1).min(delays_ms.len().saturating_sub(1));
+                delays_ms.get(at).copied().unwrap_or(0)
+            }
             Self::Exponential { base_ms, max_ms, jitter_percent } => {
                 let doublings = attempt.saturating_sub(1).min(62);
-                let full = base_ms.saturating_mul(1_i64 << doublings).clamp(0, max_ms.max(0));
-                let random =
-                    i64::try_from(i128::from(full) * i128::from(jitter_percent.min(100)) / 100).unwrap_or(0);
+                let full = base_ms.saturating_mul(1_i64 << doublings).clamp(0, (*max_ms).max(0));
+                let random = i64::try_from(i128::from(full) * i128::from((*jitter_percent).min(100)) / 100)
+                    .unwrap_or(0);
                 full - random + (draw % (random.unsigned_abs() + 1)) as i64
+            }
+        }
+    }
+
+    /// Refuse what is out of range.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::Fixed { delay_ms } => span("back-off delay", *delay_ms, 0),
+            Self::Linear { base_ms, max_ms } => {
+                span("back-off base", *base_ms, 0)?;
+                span("back-off maximum", *max_ms, 0)
+            }
+            Self::List { delays_ms } => {
+                if delays_ms.is_empty() || delays_ms.len() > Self::MAX_DELAYS {
+                    let (n, most) = (delays_ms.len(), Self::MAX_DELAYS);
+                    return Err(Error::invalid(format!("a back-off lists 1 to {most} delays, not {n}")));
+                }
+                delays_ms.iter().try_for_each(|ms| span("back-off delay", *ms, 0))
+            }
+            Self::Exponential { base_ms, max_ms, jitter_percent } => {
+                span("back-off base", *base_ms, 0)?;
+                span("back-off maximum", *max_ms, 0)?;
+                if *jitter_percent > 100 {
+                    return Err(Error::invalid(format!(
+                        "jitter_percent is at most 100, not {jitter_percent}"
+                    )));
+                }
+                Ok(())
             }
         }
     }
@@ -172,13 +228,16 @@ pub struct Dedup {
 }
 
 /// How long a dedup key counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DedupScope {
     /// This many milliseconds from the first enqueue.
     Window(i64),
     /// While the first job is unfinished.
     Unfinished,
+    /// As the policy of the queue says.
+    #[default]
+    Policy,
 }
 
 /// When a job may first run.
@@ -205,22 +264,21 @@ pub struct New {
     pub priority: i32,
     /// When it may run.
     pub when: When,
-    /// Claims allowed before it is dead.
-    pub max_attempts: u32,
-    /// Waiting time between attempts.
-    pub backoff: Backoff,
+    /// Claims allowed before it is dead; none for what the policy of the queue says.
+    #[serde(default)]
+    pub max_attempts: Option<u32>,
+    /// Waiting time between attempts; none for what the policy of the queue says.
+    #[serde(default)]
+    pub backoff: Option<Backoff>,
     /// Key that keeps a second one out.
     pub dedup: Option<Dedup>,
-    /// Jobs of one group run one at a time, in the order of their enqueues.
+    /// Jobs of one group run in the order of their enqueues, one at a time unless the policy allows more.
     pub group: Option<String>,
     /// Small facts beside the payload, such as a trace context.
     pub headers: BTreeMap<String, String>,
 }
 
 impl New {
-    /// Attempts a job gets unless told otherwise.
-    pub const DEFAULT_MAX_ATTEMPTS: u32 = 10;
-
     /// A job with this id and payload and every default.
     #[expect(clippy::self_named_constructors, reason = "the type is named after what it is: a new job")]
     pub fn new(id: JobId, payload: Payload) -> Self {
@@ -229,8 +287,8 @@ impl New {
             payload,
             priority: 0,
             when: When::Now,
-            max_attempts: Self::DEFAULT_MAX_ATTEMPTS,
-            backoff: Backoff::default(),
+            max_attempts: None,
+            backoff: None,
             dedup: None,
             group: None,
             headers: BTreeMap::new(),
@@ -291,6 +349,56 @@ impl Job {
     /// `commit_seq` of the commit that enqueued it.
     pub fn commit_seq(&self) -> u64 {
         self.seq >> 24
+    }
+}
+
+/// One attempt that did not succeed, or the end of an earlier life.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// The life it belongs to.
+    pub run: u32,
+    /// Its number in that life; 0 if there was no claim.
+    pub attempt: u32,
+    /// The queue the job was in.
+    pub queue: String,
+    /// How it ended.
+    pub ended: Ended,
+    /// Who had claimed the job.
+    pub worker: Option<String>,
+    /// When that was.
+    pub claimed_ms: Option<i64>,
+    /// When it ended.
+    pub ended_ms: i64,
+    /// What was said about it.
+    pub error: Option<String>,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Ended {
+    /// Nacked.
+    Failed = 2,
+    /// Its lease ran out.
+    Expired = 3,
+    /// Rejected: the job can never succeed.
+    Rejected = 4,
+    /// Acked; kept when the job got a new life.
+    Done = 5,
+    /// Cancelled; kept when the job got a new life.
+    Cancelled = 6,
+    /// Cancelled to make room for newer jobs.
+    Dropped = 7,
+}
+
+impl Ended {
+    const ALL: [Self; 6] =
+        [Self::Failed, Self::Expired, Self::Rejected, Self::Done, Self::Cancelled, Self::Dropped];
+
+    /// The end with this stored number.
+    pub fn from_code(code: i64) -> Option<Self> {
+        Self::ALL.into_iter().find(|e| *e as i64 == code)
     }
 }
 

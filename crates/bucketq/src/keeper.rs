@@ -97,9 +97,9 @@ impl Keeper {
         Ok((Self { tx, env }, task.run(rx)))
     }
 
-    /// Keep this job, claimed with this lease.
+    /// Keep this job, claimed with this lease. One that never runs out is not extended.
     pub fn keep(&self, taken: &Taken, lease: Duration) -> Kept {
-        self.watch(taken, lease, true)
+        self.watch(taken, lease, taken.lasts.is_some())
     }
 
     /// Watch over this job without extending its lease, for tests in which it runs out.

@@ -32,6 +32,10 @@ impl std::str::FromStr for Token {
     }
 }
 
+/// The end, in commit time, of a lease that never runs out: a time in the year 6429, the latest that takes no more room
+/// in a row than one of today. Asked for by the same number.
+pub const FOREVER_MS: i64 = (1 << 47) - 1;
+
 /// A live lease as the state knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {

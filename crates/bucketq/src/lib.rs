@@ -12,11 +12,11 @@
 //! others wrote (`catchup`). Older deltas move out of HEAD into segments, and full images into bases (`upload`).
 //!
 //! # Where things are
-//! Nouns: [`job`], [`lease`], [`op`], [`query`], [`error`], [`mod@env`], [`config`], [`settings`], [`fit`]. State:
+//! Nouns: [`job`], [`lease`], [`op`], [`query`], [`policy`], [`schedule`], [`error`], [`mod@env`], [`config`], [`settings`], [`fit`]. State:
 //! `pages`, `db`. Bytes:
 //! [`store`]. What lies in the bucket: `head`, `record`, `segment`, `base`, `wire`, `keys`. Joining both: `commit`,
 //! `settle`, `catchup`, `upload`, `gc`, `time`, `writer`. Doors: `door`, `registry`, `file`, `claim`, `queue`,
-//! `keeper`, `finished`.
+//! `keeper`, `finished`, `manage`.
 //!
 //! docs/architecture.md is the same map with its borders; docs/format.md has every byte.
 
@@ -27,6 +27,8 @@ mod catchup;
 mod claim;
 mod commit;
 pub mod config;
+mod content;
+mod cron;
 #[doc(hidden)]
 pub mod db;
 mod door;
@@ -42,14 +44,17 @@ mod keeper;
 pub mod keys;
 pub mod lease;
 pub mod local;
+mod manage;
 pub mod metrics;
 pub mod op;
 pub mod operate;
 pub mod pages;
+pub mod policy;
 pub mod query;
 mod queue;
 pub mod record;
 mod registry;
+pub mod schedule;
 pub mod segment;
 pub mod settings;
 mod settle;
@@ -66,14 +71,18 @@ pub use door::{Done, Synced, Unsynced};
 pub use env::Env;
 pub use error::{Code, Error, Kind, Result};
 pub use file::QueueFile;
-pub use job::{Backoff, Dedup, DedupScope, Job, JobId, New, Payload, State, When};
+pub use job::{Attempt, Backoff, Dedup, DedupScope, Ended, Job, JobId, New, Payload, State, When};
 pub use keeper::{Keeper, Kept};
 pub use lease::{Lease, Token};
 pub use metrics::Metrics;
 pub use op::{Enqueued, Held, Op, Outcome, Queues};
 pub use operate::{check, restore};
-pub use query::{Answer, Collected, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, Stats};
+pub use policy::{Changes, Overflow, Policy, Rate};
+pub use query::{
+    Answer, Collected, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, ScheduleInfo, Stats,
+};
 pub use queue::Queue;
+pub use schedule::{Missed, Schedule, Timing};
 
 // The README's example compiles, or the tests fail.
 #[cfg(doctest)]

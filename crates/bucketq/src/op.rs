@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::{Claimed, JobId, New, Payload, State};
 use crate::lease::Token;
+use crate::policy::{Changes, Policy};
+use crate::query::Filter;
+use crate::schedule::Schedule;
 
 /// Version of what crosses the door; raised when an op changes its meaning.
 pub const OP_VERSION: u16 = 1;
@@ -28,8 +31,10 @@ pub struct Claim {
     pub queues: Queues,
     /// At most this many jobs, at least 1.
     pub max: u32,
-    /// How long the lease lasts.
-    pub lease_ms: i64,
+    /// How long the lease lasts; none for what the policy of each queue says, [`FOREVER`](crate::lease::FOREVER_MS)
+    /// for one that never runs out.
+    #[serde(default)]
+    pub lease_ms: Option<i64>,
     /// Who asks; shown to people, at most 200 bytes.
     pub worker: String,
     /// The proof every job of this claim gets; drawn anew for each claim.
@@ -130,6 +135,41 @@ pub enum Op {
     },
     /// All of these or none; no claims and no atomics among them.
     Atomic(Vec<Op>),
+    /// Change the policy of a queue; made when it does not exist.
+    Configure {
+        /// The queue.
+        queue: String,
+        /// What changes.
+        changes: Box<Changes>,
+    },
+    /// Give finished jobs fresh lives, oldest first.
+    RequeueMany {
+        /// Which; of the finished states it names, or else the dead ones.
+        filter: Filter,
+        /// At most so many.
+        limit: u32,
+    },
+    /// No more jobs go in or out of this queue until it is resumed.
+    Drain {
+        /// The queue.
+        queue: String,
+    },
+    /// Enqueue a job again and again; takes the place of a schedule of the same name.
+    Schedule {
+        /// The queue; made when it does not exist.
+        queue: String,
+        /// The schedule's name in it.
+        name: String,
+        /// When, and what.
+        schedule: Box<Schedule>,
+    },
+    /// Take a schedule away. What it has enqueued stays.
+    Unschedule {
+        /// The queue.
+        queue: String,
+        /// The schedule's name in it.
+        name: String,
+    },
 }
 
 impl Op {
@@ -149,6 +189,11 @@ impl Op {
             Self::Pause { .. } => "pause",
             Self::Resume { .. } => "resume",
             Self::Atomic(_) => "atomic",
+            Self::Configure { .. } => "configure",
+            Self::RequeueMany { .. } => "requeue_many",
+            Self::Drain { .. } => "drain",
+            Self::Schedule { .. } => "schedule",
+            Self::Unschedule { .. } => "unschedule",
         }
     }
 }
@@ -162,6 +207,9 @@ pub struct Enqueued {
     pub deduplicated: bool,
     /// `commit_seq` of the commit that enqueued the job named by `id`.
     pub commit_seq: u64,
+    /// Jobs cancelled to make room, told with the first job of the op.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<JobId>,
 }
 
 /// What an op did.
@@ -212,4 +260,28 @@ pub enum Outcome {
     Resumed,
     /// One outcome an op, in order.
     Atomic(Vec<Outcome>),
+    /// The policy as it is now.
+    Configured(Box<Policy>),
+    /// In line again.
+    RequeuedMany {
+        /// How many.
+        count: u64,
+        /// There may be more: the limit was reached.
+        more: bool,
+    },
+    /// Nothing goes in or out.
+    Draining {
+        /// Jobs that are still being worked on.
+        leased: u64,
+    },
+    /// It is kept in the file.
+    Scheduled {
+        /// When it enqueues next.
+        next_ms: i64,
+    },
+    /// It is gone, or was never there.
+    Unscheduled {
+        /// It was there.
+        was_there: bool,
+    },
 }

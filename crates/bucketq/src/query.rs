@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::{Job, JobId, Payload, State};
+use crate::job::{Attempt, Job, JobId, Payload, State};
+use crate::policy::Policy;
+use crate::schedule::Schedule;
 
 /// One question. Questions are answered from settled state only (P11).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,6 +33,10 @@ pub enum Query {
         /// At most so many.
         limit: u32,
     },
+    /// The policy of a queue; every default for one that does not exist.
+    Policy(String),
+    /// The schedules of a queue, or of all.
+    Schedules(Option<String>),
 }
 
 /// Which jobs a list shows; an empty filter shows all.
@@ -44,6 +50,9 @@ pub struct Filter {
     pub group: Option<String>,
     /// Only leased jobs whose lease has run out.
     pub expired: bool,
+    /// Only jobs whose last error contains this text.
+    #[serde(default)]
+    pub error: Option<String>,
 }
 
 /// Where a page ended.
@@ -68,6 +77,9 @@ pub struct Detail {
     pub payload: Payload,
     /// What came of it.
     pub result: Option<Payload>,
+    /// What went wrong so far, and how earlier lives ended, oldest first; the newest hundred.
+    #[serde(default)]
+    pub attempts: Vec<Attempt>,
 }
 
 /// One queue.
@@ -77,6 +89,12 @@ pub struct QueueInfo {
     pub name: String,
     /// Claims get nothing from it.
     pub paused: bool,
+    /// Nothing goes in or out until it is resumed.
+    #[serde(default)]
+    pub draining: bool,
+    /// Jobs cancelled to make room for newer ones, ever.
+    #[serde(default)]
+    pub dropped: u64,
     /// Jobs by state; every state is there.
     pub counts: BTreeMap<State, u64>,
     /// Leased jobs whose lease has run out; they are also in the count of leased ones.
@@ -102,6 +120,23 @@ pub struct Stats {
     pub pages: u64,
     /// Of those, pages that hold nothing.
     pub free_pages: u64,
+}
+
+/// One schedule.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScheduleInfo {
+    /// Its queue.
+    pub queue: String,
+    /// Its name there.
+    pub name: String,
+    /// When and what.
+    pub schedule: Schedule,
+    /// When it enqueues next.
+    pub next_ms: i64,
+    /// The newest time it enqueued for.
+    pub last_ms: Option<i64>,
+    /// Jobs it has enqueued.
+    pub fired: u64,
 }
 
 /// What a collection did.
@@ -169,4 +204,8 @@ pub enum Answer {
     Stats(Stats),
     /// Answer to [`Query::History`].
     History(Vec<Commit>),
+    /// Answer to [`Query::Policy`].
+    Policy(Box<Policy>),
+    /// Answer to [`Query::Schedules`], by queue and name.
+    Schedules(Vec<ScheduleInfo>),
 }

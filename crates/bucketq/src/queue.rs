@@ -19,6 +19,10 @@ impl Queue {
         Self { file, name: name.to_owned() }
     }
 
+    pub(crate) fn file(&self) -> &QueueFile {
+        &self.file
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name

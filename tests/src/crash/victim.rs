@@ -204,7 +204,7 @@ impl Victim {
         let payload = Payload::bytes(self.dice.noise(len));
         let mut job = self.file.new_job(payload)?;
         job.headers.insert("name".into(), name.clone());
-        job.max_attempts = 1_000;
+        job.max_attempts = Some(1_000);
         Ok((name, job))
     }
 

@@ -3,11 +3,13 @@
 //! Called at the door, before anything is sent, and once more before an op is applied.
 
 use super::Limits;
-use crate::config::{MAX_CLAIM, MAX_CONTENT_TYPE, MAX_HEADERS, MAX_JOBS_PER_OP, MAX_NAME, MAX_SPAN_MS};
+use crate::config::{MAX_CLAIM, MAX_CONTENT_TYPE, MAX_HEADERS, MAX_JOBS_PER_OP, MAX_NAME};
 use crate::error::{Code, Error, Result};
 use crate::job::{Backoff, DedupScope, New, Payload, When};
-use crate::lease::Token;
+use crate::lease::{FOREVER_MS, Token};
 use crate::op::{Claim, Held, Op, Queues};
+use crate::policy::span;
+use crate::query::Filter;
 
 /// The last millisecond of the year 9999: later times cannot be written down.
 const LAST_MS: i64 = 253_402_300_799_999;
@@ -39,7 +41,20 @@ pub fn check(op: &Op, limits: &Limits) -> Result<()> {
             name("queue", queue)?;
             count("states", states.len())
         }
-        Op::Pause { queue } | Op::Resume { queue } => name("queue", queue),
+        Op::Pause { queue } | Op::Resume { queue } | Op::Drain { queue } | Op::Configure { queue, .. } => {
+            name("queue", queue)
+        }
+        Op::RequeueMany { filter, limit } => requeue_many(filter, *limit),
+        Op::Schedule { queue, name: called, schedule } => {
+            name("queue", queue)?;
+            name("schedule", called)?;
+            schedule.timing.clock(0)?;
+            new(&schedule.job, limits)
+        }
+        Op::Unschedule { queue, name: called } => {
+            name("queue", queue)?;
+            name("schedule", called)
+        }
         Op::Atomic(ops) => {
             count("ops", ops.len())?;
             let jobs: usize =
@@ -63,7 +78,9 @@ fn check_claim(claim: &Claim) -> Result<()> {
     if claim.max == 0 || claim.max > MAX_CLAIM {
         return Err(Error::invalid(format!("a claim takes 1 to {MAX_CLAIM} jobs, not {}", claim.max)));
     }
-    span("lease", claim.lease_ms, 1)?;
+    if let Some(ms) = claim.lease_ms.filter(|ms| *ms != FOREVER_MS) {
+        span("lease", ms, 1)?;
+    }
     at_most("worker", claim.worker.len(), MAX_NAME)?;
     token(&claim.token)
 }
@@ -87,16 +104,10 @@ fn new(job: &New, limits: &Limits) -> Result<()> {
             return Err(Error::invalid(format!("run_at {ms} ms lies outside the years 1970 to 9999")));
         }
     }
-    if job.max_attempts == 0 {
+    if job.max_attempts == Some(0) {
         return Err(Error::invalid("max_attempts is at least 1"));
     }
-    if let Backoff::Exponential { base_ms, max_ms, jitter_percent } = job.backoff {
-        span("back-off base", base_ms, 0)?;
-        span("back-off maximum", max_ms, 0)?;
-        if jitter_percent > 100 {
-            return Err(Error::invalid(format!("jitter_percent is at most 100, not {jitter_percent}")));
-        }
-    }
+    job.backoff.as_ref().map_or(Ok(()), Backoff::check)?;
     if let Some(dedup) = &job.dedup {
         name("dedup key", &dedup.key)?;
         if let DedupScope::Window(ms) = dedup.scope {
@@ -138,9 +149,22 @@ fn count(what: &str, n: usize) -> Result<()> {
     Ok(())
 }
 
-fn span(what: &str, ms: i64, min: i64) -> Result<()> {
-    if !(min..=MAX_SPAN_MS).contains(&ms) {
-        return Err(Error::invalid(format!("{what}: {ms} ms is outside {min} ms to a hundred years")));
+fn requeue_many(filter: &Filter, limit: u32) -> Result<()> {
+    count("jobs", limit as usize)?;
+    filter.queue.as_ref().map_or(Ok(()), |queue| name("queue", queue))?;
+    if let Some(state) = filter.states.iter().find(|state| !state.is_finished()) {
+        return Err(Error::invalid(format!(
+            "only finished jobs get a new life, not {} ones: name done, dead or cancelled",
+            state.as_str()
+        )));
+    }
+    if filter.expired {
+        return Err(Error::invalid("a job whose lease has expired is not finished: leave out expired"));
     }
     Ok(())
+}
+
+/// Refuse a name that is empty or too long.
+pub(super) fn check_name(what: &str, text: &str) -> Result<()> {
+    name(what, text)
 }

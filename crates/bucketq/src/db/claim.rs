@@ -1,23 +1,25 @@
 //! Claim: the best jobs of some queues become leased to one holder.
 //!
-//! Order is priority, then seq, across queues. One queue takes one look at the index of ready jobs; several are merged
+//! Order in a queue is priority, turn (see group.rs), then seq; across queues, what comes first in each goes by priority,
+//! then seq. One queue takes one look at the index of ready jobs; several are merged
 //! by the bounds the writer remembers, so that a claim on a thousand queues reads only those that can win.
 
 use rusqlite::{Row, params};
 
 use super::Turn;
 use super::fault::Try;
-use super::queues::{NOWHERE, Place};
+use super::queues::{Gate, NOWHERE, Place};
 use super::row::{UNTRIED, whole_columns};
+use crate::broken::Broken;
 use crate::job::{Claimed, State};
-use crate::lease::{Lease, Token};
+use crate::lease::{FOREVER_MS, Lease, Token};
 use crate::op::{Claim, Queues};
 
 /// Claimable jobs of a queue, best first.
 pub(super) const READY: &str = concat!(
     "SELECT ",
     whole_columns!(),
-    " FROM jobs WHERE queue = ?1 AND state = 3 AND held = 0 ORDER BY priority, seq LIMIT ?2"
+    ", turn FROM jobs WHERE queue = ?1 AND state = 3 AND held = 0 ORDER BY priority, turn, seq LIMIT ?2"
 );
 /// Jobs of a queue that are leased to a token.
 pub(super) const MINE: &str = concat!(
@@ -39,12 +41,18 @@ impl Turn<'_> {
         let mut worker = None;
         let mut taken = Vec::new();
         for line in &lines {
+            self.fire(*line)?;
             self.revive(*line, max)?;
         }
         while taken.len() < max {
             let Some((line, until)) = self.best_line(&lines) else { break };
             let from = taken.len();
-            self.look(line, max - from, until, &mut taken)?;
+            let most = self.allowance(line).min(max - from);
+            self.look(line, most, until, &mut taken)?;
+            if taken.len() == from {
+                // The name of a worker that gets nothing is not kept: that would be a commit.
+                continue;
+            }
             let worker = match worker {
                 Some(id) => id,
                 None => *worker.insert(self.intern(&claim.worker)?),
@@ -70,7 +78,7 @@ impl Turn<'_> {
                 lines
             }
         };
-        lines.retain(|line| !self.line(*line).marks.paused);
+        lines.retain(|line| self.line(*line).marks.gate == Gate::Open);
         Ok(lines)
     }
 
@@ -79,6 +87,9 @@ impl Turn<'_> {
         let (mut best, mut second) = ((NOWHERE, None), NOWHERE);
         for line in lines {
             let place = self.line(*line).marks.best;
+            if place == NOWHERE || self.allowance(*line) == 0 {
+                continue;
+            }
             if place < best.0 {
                 second = best.0;
                 best = (place, Some(*line));
@@ -95,7 +106,7 @@ impl Turn<'_> {
         let queue = self.line(line).id;
         let mut stmt = self.conn.prepare_cached(READY)?;
         let mut rows = stmt.query(params![queue, limit as i64])?;
-        let (mut last, mut n) = (NOWHERE, 0);
+        let (mut last, mut n, mut turn) = (NOWHERE, 0, 0);
         while let Some(row) = rows.next()? {
             let place: Place = (row.get(4)?, row.get(0)?);
             last = place;
@@ -103,11 +114,18 @@ impl Turn<'_> {
                 n = 0;
                 break;
             }
+            turn = turn.max(row.get(24)?);
             found.push(self.candidate(row)?);
             n += 1;
         }
-        // After a full look the next job stands behind the last one; after a cut one, exactly there.
-        self.marks(line).best = match n {
+        let marks = self.marks(line);
+        if marks.takes_turns() {
+            marks.kept.turn = marks.kept.turn.max(turn);
+        }
+        // After a full look the next job stands behind the last one, by its turn if not by its age; after a cut one,
+        // exactly there.
+        marks.best = match n {
+            n if n == limit && marks.takes_turns() => (last.0, i64::MIN),
             n if n == limit => last,
             0 => last,
             _ => NOWHERE,
@@ -120,7 +138,7 @@ impl Turn<'_> {
         let payload = self.payload(row)?;
         // Only a job that was claimed before can have failed.
         if job.attempt > 0 {
-            job.last_error = self.last_error(job.seq as i64)?;
+            job.last_error = self.last_error(job.seq as i64, job.run)?;
         }
         let lease = Lease {
             token: Token([0; 16]),
@@ -132,7 +150,8 @@ impl Turn<'_> {
 
     /// The job is leased from now on, in the database and in the answer.
     fn lease(&mut self, claimed: &mut Claimed, line: usize, claim: &Claim, worker: i64) -> Try<()> {
-        let expires_ms = self.now_ms.saturating_add(claim.lease_ms);
+        let lease_ms = claim.lease_ms.or(self.line(line).policy.lease_ms).unwrap_or(FOREVER_MS);
+        let expires_ms = end(self.now_ms, lease_ms);
         let job = &mut claimed.job;
         job.attempt += 1;
         self.conn
@@ -151,14 +170,50 @@ impl Turn<'_> {
             ])?;
         job.state = State::Leased;
         job.claimed_ms = Some(self.now_ms);
-        job.expires_ms = Some(expires_ms);
+        job.expires_ms = (expires_ms < FOREVER_MS).then_some(expires_ms);
         job.fence = Some(self.commit_seq);
         job.worker = (!claim.worker.is_empty()).then(|| claim.worker.clone());
         claimed.lease = Lease { token: claim.token, expires_ms, fence: self.commit_seq };
+        let step_ns = self.line(line).policy.rate.map(|rate| rate.step_ns());
+        let now_ns = nanos(self.now_ms);
+        let forgets = self.is_broken(Broken::RateForgotten);
         let marks = self.marks(line);
         marks.shift(State::Ready, State::Leased, 1);
         marks.expiry_ms = marks.expiry_ms.min(expires_ms);
+        if let Some(step_ns) = step_ns {
+            let used_ns = if forgets { now_ns } else { marks.kept.rate_ns.max(now_ns) };
+            marks.kept.rate_ns = used_ns.saturating_add(step_ns);
+        }
         Ok(())
+    }
+
+    /// Jobs of this queue that may be claimed now, as far as its policy limits them.
+    fn allowance(&self, line: usize) -> usize {
+        let line = self.line(line);
+        let mut most = usize::MAX;
+        if let Some(cap) = line.policy.concurrency {
+            let counts = !self.is_broken(Broken::CapForEachClaim);
+            let leased = if counts { line.marks.count(State::Leased) } else { 0 };
+            most = usize::try_from(i64::from(cap) - leased).unwrap_or(0);
+        }
+        if let Some(rate) = &line.policy.rate {
+            let step_ns = rate.step_ns();
+            let now_ns = nanos(self.now_ms);
+            let used_ns = line.marks.kept.rate_ns.max(now_ns) - now_ns;
+            let left_ns = step_ns.saturating_mul(rate.burst.into()) - used_ns;
+            most = most.min(usize::try_from(left_ns / step_ns).unwrap_or(0));
+        }
+        most
+    }
+
+    /// When the rate of a queue allows the next claim, if it does not now and there are jobs.
+    pub fn rate_allows_ms(&self, line: usize) -> Option<i64> {
+        let line = self.line(line);
+        let rate = line.policy.rate.as_ref().filter(|_| line.marks.best != NOWHERE)?;
+        let step_ns = rate.step_ns();
+        let full_ns = step_ns.saturating_mul(rate.burst.into());
+        let at_ns = line.marks.kept.rate_ns.saturating_add(step_ns).saturating_sub(full_ns);
+        Some(at_ns.div_euclid(1_000_000) + i64::from(at_ns.rem_euclid(1_000_000) > 0))
     }
 
     /// The jobs that an earlier sending of this claim got, in the order it got them.
@@ -177,4 +232,13 @@ impl Turn<'_> {
         mine.sort_unstable_by_key(|c: &Claimed| (c.job.priority, c.job.seq));
         Ok(mine)
     }
+}
+
+const fn nanos(ms: i64) -> i64 {
+    ms.saturating_mul(1_000_000)
+}
+
+/// When a lease given now ends.
+pub(super) fn end(now_ms: i64, lease_ms: i64) -> i64 {
+    now_ms.saturating_add(lease_ms).min(FOREVER_MS)
 }

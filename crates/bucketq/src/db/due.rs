@@ -8,7 +8,8 @@ use super::Turn;
 use super::fault::Try;
 use super::queues::NEVER;
 use super::row::attempt;
-use crate::job::State;
+use crate::job::{Ended, JobId, State};
+use crate::lease::FOREVER_MS;
 use crate::op::Queues;
 
 /// Jobs one claim moves at least, if there are so many.
@@ -21,22 +22,11 @@ pub(super) const DUE: &str = "SELECT seq, priority, run_at_ms FROM jobs \
 pub(super) const FIRST_DUE: &str = "SELECT run_at_ms FROM jobs \
      WHERE queue = ?1 AND state = 2 AND held = 0 ORDER BY run_at_ms LIMIT 1";
 /// Leased jobs of a queue whose lease has run out, soonest first.
-pub(super) const EXPIRED: &str = "SELECT seq, priority, ends_ms, tries, max_attempts, token, group_name FROM jobs \
+pub(super) const EXPIRED: &str = "SELECT id, ends_ms FROM jobs \
      WHERE queue = ?1 AND state = 4 AND ends_ms <= ?2 ORDER BY ends_ms LIMIT ?3";
 /// The lease of a queue that ends first.
 pub(super) const FIRST_EXPIRY: &str =
     "SELECT ends_ms FROM jobs WHERE queue = ?1 AND state = 4 ORDER BY ends_ms LIMIT 1";
-
-/// A leased job whose lease has run out.
-struct Lapsed {
-    seq: i64,
-    priority: i32,
-    ends_ms: i64,
-    tries: i64,
-    max_attempts: i64,
-    token: [u8; 16],
-    group: Option<String>,
-}
 
 impl Turn<'_> {
     /// Make claimable what time allows, at least enough for `wanted` jobs if there are so many.
@@ -82,46 +72,41 @@ impl Turn<'_> {
             .conn
             .prepare_cached(EXPIRED)?
             .query_map(params![queue, self.now_ms, batch as i64], |row| {
-                Ok(Lapsed {
-                    seq: row.get(0)?,
-                    priority: row.get(1)?,
-                    ends_ms: row.get(2)?,
-                    tries: row.get(3)?,
-                    max_attempts: row.get(4)?,
-                    token: row.get(5)?,
-                    group: row.get(6)?,
-                })
+                Ok((row.get::<_, [u8; 16]>(0)?, row.get::<_, i64>(1)?))
             })?
             .collect::<rusqlite::Result<Vec<_>>>()?;
         let mut revived = 0;
-        for job in &lapsed {
-            // The old holder's proof must not be good for anything, yet the job was claimed.
-            let token = job.token.map(|byte| !byte);
-            let dead = i64::from(attempt(job.tries)?) >= job.max_attempts;
-            let state = if dead { State::Dead } else { State::Ready };
-            // A revived job has been claimable since its lease ended; a dead one ends now.
-            let (run_at_ms, ends_ms) =
-                if dead { (None, self.now_ms) } else { (Some(job.ends_ms), job.ends_ms) };
-            self.conn
-                .prepare_cached(
-                    "UPDATE jobs SET state = ?2, token = ?3, run_at_ms = ifnull(?4, run_at_ms), ends_ms = ?5 \
-                     WHERE seq = ?1",
-                )?
-                .execute(params![job.seq, state as i64, token, run_at_ms, ends_ms])?;
-            let marks = self.marks(line);
-            marks.shift(State::Leased, state, 1);
-            if dead {
-                let text =
-                    format!("lease expired after attempt {} of {}", job.max_attempts, job.max_attempts);
-                self.keep_error(job.seq, Some(&text))?;
-                self.advance(line, job.group.as_deref())?;
-            } else {
-                marks.offer((job.priority, job.seq));
-                revived += 1;
-            }
+        for (id, ends_ms) in lapsed {
+            revived += usize::from(self.lapse(&JobId(uuid::Uuid::from_bytes(id)), ends_ms)?);
         }
         self.marks(line).expiry_ms = self.first(FIRST_EXPIRY, queue)?;
         Ok(revived)
+    }
+
+    /// A lease has run out: its job is ready again, or dead. True if it is ready.
+    fn lapse(&mut self, id: &JobId, lapsed_ms: i64) -> Try<bool> {
+        let mut slot = self.slot(id)?;
+        let attempt = attempt(slot.tries)?;
+        let dead = i64::from(attempt) >= slot.max_attempts;
+        let text = format!("lease expired after attempt {attempt} of {}", slot.max_attempts);
+        self.keep_attempt(&slot.ending(Ended::Expired, attempt, lapsed_ms, dead.then_some(&text[..])))?;
+        // The old holder's proof must not be good for anything, yet the job was claimed.
+        slot.token = slot.token.map(|byte| !byte);
+        self.conn
+            .prepare_cached("UPDATE jobs SET token = ?2 WHERE seq = ?1")?
+            .execute(params![slot.seq, slot.token])?;
+        if dead {
+            self.bury(&slot)?;
+            return Ok(false);
+        }
+        // It has been claimable since the lease ended.
+        self.conn
+            .prepare_cached("UPDATE jobs SET state = 3, run_at_ms = ?2 WHERE seq = ?1")?
+            .execute([slot.seq, lapsed_ms])?;
+        let marks = self.marks(slot.line);
+        marks.shift(State::Leased, State::Ready, 1);
+        marks.offer((slot.priority, slot.seq));
+        Ok(true)
     }
 
     fn first(&self, sql: &str, queue: i64) -> Try<i64> {
@@ -137,7 +122,11 @@ impl Turn<'_> {
             // Looked up, so the bounds may as well be exact.
             let marks = self.marks(line);
             (marks.due_ms, marks.expiry_ms) = (due_ms, expiry_ms);
-            next = next.min(due_ms).min(expiry_ms);
+            next = next.min(due_ms).min(marks.schedule_ms);
+            if expiry_ms < FOREVER_MS {
+                next = next.min(expiry_ms);
+            }
+            next = next.min(self.rate_allows_ms(line).unwrap_or(NEVER));
         }
         Ok((next != NEVER).then_some(next))
     }

@@ -2,16 +2,22 @@
 //!
 //! Every refusal comes before the first write.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use rusqlite::{OptionalExtension, params};
 
 use super::Turn;
 use super::fault::Try;
 use super::names::NOBODY;
+use super::queues::FIRST_TURN;
 use super::row::{BODY, INLINE, NO_TOKEN, UNTRIED};
+use crate::broken::Broken;
 use crate::config::INLINE_PAYLOAD;
 use crate::error::{Code, Error};
 use crate::job::{Dedup, DedupScope, JobId, New, State, When};
 use crate::op::Enqueued;
+use crate::policy::Overflow;
 
 /// Bytes a job takes beside its payload, headers and names, its index entries included: rather too many.
 const JOB_BYTES: usize = 320;
@@ -27,23 +33,43 @@ pub(super) const EXPIRED_KEYS: &str = "SELECT queue, key, until_ms FROM dedup \
 impl Turn<'_> {
     pub fn enqueue(&mut self, queue: &str, jobs: &[New]) -> Try<Vec<Enqueued>> {
         self.make_room(jobs)?;
+        let dropped = self.make_way(queue, jobs)?;
         self.sweep()?;
-        jobs.iter().map(|job| self.enqueue_one(queue, job)).collect()
+        let mut done = jobs.iter().map(|job| self.enqueue_one(queue, job)).collect::<Try<Vec<Enqueued>>>()?;
+        if let Some(first) = done.first_mut() {
+            first.dropped = dropped;
+        }
+        Ok(done)
+    }
+
+    /// The dedup key of a job, if only by the policy of its queue.
+    pub fn dedup_of<'a>(&self, line: usize, job: &'a New) -> Option<Cow<'a, Dedup>> {
+        match &job.dedup {
+            Some(dedup) => Some(Cow::Borrowed(dedup)),
+            None if !self.line(line).policy.dedup_content => None,
+            None => Some(Cow::Owned(Dedup::of_content(&job.payload, DedupScope::Policy))),
+        }
     }
 
     fn enqueue_one(&mut self, queue: &str, job: &New) -> Try<Enqueued> {
+        let found = self.find_line(queue)?;
+        let dedup = match found {
+            Some(line) => self.dedup_of(line, job),
+            None => job.dedup.as_ref().map(Cow::Borrowed),
+        };
         // The insert notices a known id by itself, but then a queue would have been made for nothing.
-        if (job.dedup.is_some() || self.find_line(queue)?.is_none())
+        if (dedup.is_some() || found.is_none())
             && let Some(there) = self.known(&job.id)?
         {
             return Ok(there);
         }
-        if let Some(dedup) = &job.dedup
-            && let Some(there) = self.duplicate(queue, dedup)?
+        if let Some(dedup) = &dedup
+            && let Some(there) = self.duplicate(queue, &dedup.key)?
         {
             return Ok(there);
         }
         let line = self.make_line(queue)?;
+        let policy = Arc::clone(&self.line(line).policy);
         let queue = self.line(line).id;
         let run_at_ms = match job.when {
             When::Now => self.now_ms,
@@ -51,8 +77,9 @@ impl Turn<'_> {
             When::At(ms) => ms,
         };
         let state = if run_at_ms > self.now_ms { State::Scheduled } else { State::Ready };
-        let held = self.is_held(queue, job.group.as_deref())?;
-        let backoff = self.intern_policy(job.backoff)?;
+        let held = self.is_held(line, job.group.as_deref())?;
+        let turn = if held { FIRST_TURN } else { self.next_turn(line, job.group.as_deref()) };
+        let backoff = self.intern_backoff(job.backoff.as_ref().unwrap_or(&policy.backoff))?;
         let content_type = self.intern(&job.payload.content_type)?;
         let headers = if job.headers.is_empty() { None } else { serde_json::to_string(&job.headers).ok() };
         let bytes = &job.payload.bytes[..];
@@ -63,9 +90,9 @@ impl Turn<'_> {
             .prepare_cached(
                 "INSERT INTO jobs (seq, queue, state, held, tries, run_at_ms, claimed_ms, ends_ms, fence, worker, \
                  token, priority, run, max_attempts, enqueued_ms, backoff, content_type, id, group_name, dedup, \
-                 headers, payload_kind, payload_len, body, payload) \
+                 headers, payload_kind, payload_len, body, payload, turn, bounded) \
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10, ?11, 0, ?12, ?7, ?13, ?14, ?15, ?16, ?17, \
-                 ?18, ?19, ?20, ?21, ?22) ON CONFLICT (id) DO NOTHING",
+                 ?18, ?19, ?20, ?21, ?22, ?23, ?24) ON CONFLICT (id) DO NOTHING",
             )?
             .execute(params![
                 seq,
@@ -79,17 +106,19 @@ impl Turn<'_> {
                 NOBODY,
                 NO_TOKEN,
                 job.priority,
-                job.max_attempts,
+                job.max_attempts.unwrap_or(policy.max_attempts),
                 backoff,
                 content_type,
                 job.id.as_bytes(),
                 job.group,
-                job.dedup.as_ref().map(|d| &d.key),
+                dedup.as_ref().map(|d| &d.key),
                 headers,
                 if apart { BODY } else { INLINE },
                 bytes.len() as i64,
                 apart.then_some(seq),
                 (!apart).then_some(bytes),
+                turn,
+                i64::from(policy.overflow == Overflow::DropOldest),
             ])?;
         if added == 0 {
             self.cache.ordinal -= 1;
@@ -100,9 +129,14 @@ impl Turn<'_> {
                 .prepare_cached("INSERT INTO bodies (id, bytes) VALUES (?1, ?2)")?
                 .execute(params![seq, bytes])?;
         }
-        if let Some(dedup) = &job.dedup {
-            self.keep_key(queue, dedup, &job.id, seq)?;
+        if let Some(dedup) = &dedup {
+            let scope = match dedup.scope {
+                DedupScope::Policy => policy.dedup_scope(),
+                scope => scope,
+            };
+            self.keep_key(queue, &dedup.key, scope, &job.id, seq)?;
         }
+        self.take_turns(line, job.group.as_deref());
         let marks = self.marks(line);
         marks.add(state);
         match state {
@@ -110,26 +144,31 @@ impl Turn<'_> {
             State::Ready => marks.offer((job.priority, seq)),
             _ => marks.due_ms = marks.due_ms.min(run_at_ms),
         }
-        Ok(Enqueued { id: job.id, deduplicated: false, commit_seq: self.commit_seq })
+        Ok(Enqueued { id: job.id, deduplicated: false, commit_seq: self.commit_seq, dropped: vec![] })
     }
 
     /// The answer for a job that is there already under this id.
-    fn known(&mut self, id: &JobId) -> Try<Option<Enqueued>> {
+    pub fn known(&mut self, id: &JobId) -> Try<Option<Enqueued>> {
         let seq: Option<i64> = self
             .conn
             .prepare_cached("SELECT seq FROM jobs WHERE id = ?1")?
             .query_row([id.as_bytes()], |row| row.get(0))
             .optional()?;
-        Ok(seq.map(|seq| Enqueued { id: *id, deduplicated: false, commit_seq: commit_of(seq) }))
+        Ok(seq.map(|seq| Enqueued {
+            id: *id,
+            deduplicated: false,
+            commit_seq: commit_of(seq),
+            dropped: vec![],
+        }))
     }
 
     /// The answer for a job whose dedup key still counts.
-    fn duplicate(&mut self, queue: &str, dedup: &Dedup) -> Try<Option<Enqueued>> {
+    pub fn duplicate(&mut self, queue: &str, key: &str) -> Try<Option<Enqueued>> {
         let Some(line) = self.find_line(queue)? else { return Ok(None) };
         let found = self
             .conn
             .prepare_cached("SELECT id, seq, until_ms FROM dedup WHERE queue = ?1 AND key = ?2")?
-            .query_row(params![self.line(line).id, dedup.key], |row| {
+            .query_row(params![self.line(line).id, key], |row| {
                 Ok((row.get::<_, [u8; 16]>(0)?, row.get::<_, i64>(1)?, row.get::<_, Option<i64>>(2)?))
             })
             .optional()?;
@@ -140,7 +179,7 @@ impl Turn<'_> {
             .query_row([id], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?)))
             .optional()?;
         let counts = match until_ms {
-            Some(until_ms) => until_ms > self.now_ms,
+            Some(until_ms) => !self.has_ended(until_ms),
             None => job.is_some_and(|(_, live)| live),
         };
         Ok(counts.then(|| Enqueued {
@@ -148,19 +187,28 @@ impl Turn<'_> {
             deduplicated: true,
             // The job may have been deleted within the window, or requeued under a new seq.
             commit_seq: commit_of(job.map_or(first_seq, |(seq, _)| seq)),
+            dropped: vec![],
         }))
     }
 
-    fn keep_key(&mut self, queue: i64, dedup: &Dedup, id: &JobId, seq: i64) -> Try<()> {
-        let until_ms = match dedup.scope {
+    /// A window counts up to its end, and at its end no more.
+    fn has_ended(&self, until_ms: i64) -> bool {
+        if self.is_broken(Broken::WindowTooLong) {
+            return until_ms < self.now_ms;
+        }
+        until_ms <= self.now_ms + i64::from(self.is_broken(Broken::WindowTooShort))
+    }
+
+    fn keep_key(&mut self, queue: i64, key: &str, scope: DedupScope, id: &JobId, seq: i64) -> Try<()> {
+        let until_ms = match scope {
             DedupScope::Window(ms) => Some(self.now_ms.saturating_add(ms)),
-            DedupScope::Unfinished => None,
+            DedupScope::Unfinished | DedupScope::Policy => None,
         };
         self.conn
             .prepare_cached(
                 "INSERT OR REPLACE INTO dedup (queue, key, id, seq, until_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
             )?
-            .execute(params![queue, dedup.key, id.as_bytes(), seq, until_ms])?;
+            .execute(params![queue, key, id.as_bytes(), seq, until_ms])?;
         if let Some(until_ms) = until_ms {
             self.cache.sweep_ms = self.cache.sweep_ms.min(until_ms);
         }
@@ -182,7 +230,7 @@ impl Turn<'_> {
             .collect::<rusqlite::Result<Vec<_>>>()?;
         self.cache.sweep_ms = i64::MAX;
         for (i, (queue, key, until_ms)) in keys.iter().enumerate() {
-            if *until_ms > self.now_ms || i as i64 == SWEEP {
+            if !self.has_ended(*until_ms) || i as i64 == SWEEP {
                 self.cache.sweep_ms = *until_ms;
                 break;
             }
@@ -194,7 +242,7 @@ impl Turn<'_> {
     }
 
     /// Refuse jobs that would bring the file near its limit: acks and purges must still work then.
-    fn make_room(&mut self, jobs: &[New]) -> Try<()> {
+    pub fn make_room(&mut self, jobs: &[New]) -> Try<()> {
         let need: i64 = jobs.iter().map(|job| bytes_of(job) as i64).sum();
         if self.cache.room < need {
             let pragma = |name| self.conn.prepare_cached(name)?.query_row([], |row| row.get::<_, i64>(0));

@@ -1,6 +1,6 @@
 //! How jobs leave the file: retention of finished ones, many at a time, and deletion of one, for purge.
 //!
-//! A job takes with it its body, result, error and its hold on a dedup key; a dedup window outlives its job.
+//! A job takes with it its body, result, attempts and its hold on a dedup key; a dedup window outlives its job.
 
 use rusqlite::{Row, params};
 
@@ -25,9 +25,9 @@ macro_rules! oldest_until {
 /// Their results.
 pub(super) const DROP_RESULTS: &str =
     concat!("DELETE FROM results WHERE seq IN (SELECT seq FROM jobs WHERE ", oldest_until!(), ")");
-/// Their errors.
-pub(super) const DROP_ERRORS: &str =
-    concat!("DELETE FROM errors WHERE seq IN (SELECT seq FROM jobs WHERE ", oldest_until!(), ")");
+/// Their attempts.
+pub(super) const DROP_ATTEMPTS: &str =
+    concat!("DELETE FROM attempts WHERE seq IN (SELECT seq FROM jobs WHERE ", oldest_until!(), ")");
 /// Their bodies.
 pub(super) const DROP_BODIES: &str =
     concat!("DELETE FROM bodies WHERE id IN (SELECT body FROM jobs WHERE ", oldest_until!(), ")");
@@ -73,11 +73,12 @@ impl Turn<'_> {
             let job = Leaving::read(row)?;
             last = Some((row.get::<_, i64>(5)?, job.seq));
             bodies |= job.body.is_some();
-            self.drop_key(queue, &job)?;
+            self.drop_key(queue, &job.id, job.dedup.as_deref())?;
             self.marks(line).remove(job.state);
         }
         let Some((ends_ms, seq)) = last else { return Ok(()) };
-        let tables = [Some(DROP_RESULTS), Some(DROP_ERRORS), bodies.then_some(DROP_BODIES), Some(DROP_JOBS)];
+        let tables =
+            [Some(DROP_RESULTS), Some(DROP_ATTEMPTS), bodies.then_some(DROP_BODIES), Some(DROP_JOBS)];
         for sql in tables.into_iter().flatten() {
             self.conn.prepare_cached(sql)?.execute([queue, ends_ms, seq])?;
         }
@@ -89,23 +90,27 @@ impl Turn<'_> {
         let by_seq = |sql: &str, seq: i64| self.conn.prepare_cached(sql)?.execute([seq]);
         by_seq("DELETE FROM jobs WHERE seq = ?1", job.seq)?;
         by_seq("DELETE FROM results WHERE seq = ?1", job.seq)?;
-        by_seq("DELETE FROM errors WHERE seq = ?1", job.seq)?;
+        by_seq("DELETE FROM attempts WHERE seq = ?1", job.seq)?;
         if let Some(body) = job.body {
             by_seq("DELETE FROM bodies WHERE id = ?1", body)?;
         }
-        self.drop_key(self.line(line).id, job)?;
-        self.marks(line).remove(job.state);
+        self.drop_key(self.line(line).id, &job.id, job.dedup.as_deref())?;
+        let marks = self.marks(line);
+        marks.remove(job.state);
+        if job.state == State::Ready {
+            marks.withdraw();
+        }
         Ok(())
     }
 
     /// The job no longer keeps others out.
-    fn drop_key(&self, queue: i64, job: &Leaving) -> Try<()> {
-        if let Some(key) = &job.dedup {
+    pub fn drop_key(&self, queue: i64, id: &[u8; 16], dedup: Option<&str>) -> Try<()> {
+        if let Some(key) = dedup {
             self.conn
                 .prepare_cached(
                     "DELETE FROM dedup WHERE queue = ?1 AND key = ?2 AND id = ?3 AND until_ms IS NULL",
                 )?
-                .execute(params![queue, key, job.id])?;
+                .execute(params![queue, key, id])?;
         }
         Ok(())
     }

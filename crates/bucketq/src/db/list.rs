@@ -18,6 +18,9 @@ const MAX_PAGE: u32 = 1_000;
 /// Gathering pays when fewer than one in this many match.
 const RARE: i64 = 16;
 
+const ERROR_CONTAINS: &str = " AND instr((SELECT error FROM attempts a WHERE a.seq = jobs.seq \
+     AND a.run = jobs.run AND error IS NOT NULL ORDER BY attempt DESC LIMIT 1), #) > 0";
+
 impl Turn<'_> {
     pub fn list(&mut self, filter: &Filter, after: Option<Cursor>, limit: u32) -> Try<Page> {
         if limit == 0 || limit > MAX_PAGE {
@@ -44,7 +47,7 @@ impl Turn<'_> {
         let more = jobs.len() > limit as usize;
         jobs.truncate(limit as usize);
         for job in &mut jobs {
-            job.last_error = self.last_error(job.seq as i64)?;
+            job.last_error = self.last_error(job.seq as i64, job.run)?;
         }
         let next = if more { jobs.last().map(|job| Cursor(job.seq)) } else { None };
         Ok(Page { jobs, next })
@@ -98,16 +101,23 @@ impl Turn<'_> {
 
     /// The first jobs after the cursor for which the conditions and the rest of the filter hold.
     fn select(&mut self, conditions: &str, filter: &Filter, after: i64, limit: u32) -> Try<Vec<Job>> {
-        let mut sql = format!("SELECT {} FROM jobs WHERE seq > ?1{conditions}", job_columns!());
         let mut params = vec![Value::from(after), Value::from(limit)];
+        let mut more = Vec::new();
+        let mut also = |condition: &str, value: Value| {
+            params.push(value);
+            more.push(condition.replace('#', &format!("?{}", params.len())));
+        };
         if let Some(group) = &filter.group {
-            sql.push_str(" AND group_name = ?3");
-            params.push(Value::from(group.clone()));
+            also(" AND group_name = #", Value::from(group.clone()));
         }
         if filter.expired {
-            sql.push_str(if filter.group.is_some() { " AND ends_ms <= ?4" } else { " AND ends_ms <= ?3" });
-            params.push(Value::from(self.now_ms));
+            also(" AND ends_ms <= #", Value::from(self.now_ms));
         }
+        if let Some(text) = &filter.error {
+            also(ERROR_CONTAINS, Value::from(text.clone()));
+        }
+        let mut sql =
+            format!("SELECT {} FROM jobs WHERE seq > ?1{conditions}{}", job_columns!(), more.concat());
         sql.push_str(" ORDER BY seq LIMIT ?2");
         let mut stmt = self.conn.prepare(&sql)?;
         let mut rows = stmt.query(params_from_iter(params))?;

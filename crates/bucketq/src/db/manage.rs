@@ -1,17 +1,20 @@
-//! What people do to jobs and queues from outside: cancel, requeue, purge, pause, resume.
+//! What people do to jobs and queues from outside: cancel, requeue, purge, pause, drain, resume.
 //!
 //! No lease is needed; a lease that such an op ends is lost for its holder.
 
 use rusqlite::params;
 
 use super::Turn;
-use super::fault::Try;
+use super::fault::{Fault, Try};
 use super::keep::Leaving;
 use super::names::NOBODY;
-use super::row::{NO_TOKEN, UNTRIED};
+use super::queues::{FIRST_TURN, Gate};
+use super::row::{NO_TOKEN, Slot, UNTRIED, attempt};
 use crate::error::{Code, Error};
-use crate::job::{JobId, State};
+use crate::job::{Ended, JobId, State};
 use crate::op::Outcome;
+use crate::policy::Overflow;
+use crate::query::Filter;
 
 impl Turn<'_> {
     pub fn cancel(&mut self, id: &JobId, leased: bool) -> Try<Outcome> {
@@ -39,15 +42,68 @@ impl Turn<'_> {
             _ if !slot.state.is_finished() => return Err(wrong_state(id, slot.state, "it is not finished")),
             _ => {}
         }
-        let Some(run) = slot.run.checked_add(1) else {
+        if slot.run == u32::MAX {
             return Err(wrong_state(id, slot.state, "it has had too many lives"));
+        }
+        if self.excess(slot.line, 1)?.is_some() {
+            return Err(self.full(slot.line, 1).into());
+        }
+        let run = self.new_life(&slot, slot.line)?;
+        Ok(Outcome::Requeued { run })
+    }
+
+    pub fn requeue_many(&mut self, filter: &Filter, limit: u32) -> Try<Outcome> {
+        let mut filter = filter.clone();
+        if filter.states.is_empty() {
+            filter.states.push(State::Dead);
+        }
+        let (mut found, mut after) = (Vec::new(), None);
+        while found.len() < limit as usize {
+            let left = (limit as usize - found.len()).min(1_000);
+            let page = self.list(&filter, after, left as u32)?;
+            found.extend(page.jobs.into_iter().map(|job| job.id));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        let (mut count, mut more) = (0, after.is_some());
+        for id in found {
+            match self.requeue(&id, None) {
+                Ok(_) => count += 1,
+                // As many as there is room for.
+                Err(Fault::Refused(_)) if count > 0 => {
+                    more = true;
+                    break;
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(Outcome::RequeuedMany { count, more })
+    }
+
+    /// The job begins anew at the end of a line, its own or another one. What became of its old life is kept with it.
+    fn new_life(&mut self, slot: &Slot, line: usize) -> Try<u32> {
+        let ended = match slot.state {
+            State::Done => Some(Ended::Done),
+            State::Cancelled => Some(Ended::Cancelled),
+            _ => None,
         };
-        let held = self.is_held(slot.queue, slot.group.as_deref())?;
+        if let Some(ended) = ended {
+            let attempt = self.free_attempt(slot)?;
+            self.keep_attempt(&slot.ending(ended, attempt, slot.ends_ms, None))?;
+        }
+        let queue = self.line(line).id;
+        let held = self.is_held(line, slot.group.as_deref())?;
+        let turn = if held { FIRST_TURN } else { self.next_turn(line, slot.group.as_deref()) };
+        let bounded = self.line(line).policy.overflow == Overflow::DropOldest;
         let seq = self.next_seq();
+        let run = slot.run.saturating_add(1);
         self.conn
             .prepare_cached(
                 "UPDATE jobs SET seq = ?2, state = 3, held = ?3, tries = ?4, run_at_ms = ?5, claimed_ms = ?5, \
-                 ends_ms = ?5, enqueued_ms = ?5, fence = ?6, worker = ?7, token = ?8, run = ?9 WHERE seq = ?1",
+                 ends_ms = ?5, enqueued_ms = ?5, fence = ?6, worker = ?7, token = ?8, run = ?9, queue = ?10, \
+                 turn = ?11, bounded = ?12 WHERE seq = ?1",
             )?
             .execute(params![
                 slot.seq,
@@ -58,16 +114,45 @@ impl Turn<'_> {
                 self.commit_seq as i64,
                 NOBODY,
                 NO_TOKEN,
-                run
+                run,
+                queue,
+                turn,
+                i64::from(bounded)
             ])?;
         self.conn.prepare_cached("DELETE FROM results WHERE seq = ?1")?.execute([slot.seq])?;
-        self.conn.prepare_cached("DELETE FROM errors WHERE seq = ?1")?.execute([slot.seq])?;
-        let marks = self.marks(slot.line);
-        marks.shift(slot.state, State::Ready, 1);
+        self.move_attempts(slot.seq, seq)?;
+        self.take_turns(line, slot.group.as_deref());
+        self.marks(slot.line).remove(slot.state);
+        let marks = self.marks(line);
+        marks.add(State::Ready);
         if !held {
             marks.offer((slot.priority, seq));
         }
-        Ok(Outcome::Requeued { run })
+        Ok(run)
+    }
+
+    /// The job is dead: it stays, or goes where the policy of its queue sends dead jobs.
+    pub fn bury(&mut self, slot: &Slot) -> Try<()> {
+        let target = self.line(slot.line).policy.dead_letter.clone();
+        let Some(target) = target.filter(|_| slot.run < u32::MAX) else {
+            return self.finish(slot, State::Dead);
+        };
+        let line = self.make_line(&target)?;
+        self.new_life(slot, line)?;
+        // Its key keeps others out as little as that of a job that is dead.
+        self.drop_key(slot.queue, &slot.id, slot.dedup.as_deref())?;
+        self.advance(slot.line, slot.group.as_deref())
+    }
+
+    /// The number under which the end of this job's life can be kept: that of its newest attempt, or the next one if
+    /// that one has ended by itself.
+    pub fn free_attempt(&mut self, slot: &Slot) -> Try<u32> {
+        let attempt = attempt(slot.tries)?;
+        let taken = self
+            .conn
+            .prepare_cached("SELECT 1 FROM attempts WHERE seq = ?1 AND run = ?2 AND attempt = ?3")?
+            .exists(params![slot.seq, slot.run, attempt])?;
+        Ok(if taken { attempt.saturating_add(1) } else { attempt })
     }
 
     pub fn purge(&mut self, queue: &str, states: &[State]) -> Try<Outcome> {
@@ -95,15 +180,21 @@ impl Turn<'_> {
         Ok(Outcome::Purged { count: leaving.len() as u64 })
     }
 
-    pub fn pause(&mut self, queue: &str, paused: bool) -> Try<Outcome> {
+    /// Open or close a queue.
+    pub fn gate(&mut self, queue: &str, gate: Gate) -> Try<Outcome> {
         let line = self.make_line(queue)?;
-        if self.line(line).marks.paused != paused {
+        if self.line(line).marks.gate != gate {
             self.conn
                 .prepare_cached("UPDATE queues SET paused = ?2 WHERE id = ?1")?
-                .execute([self.line(line).id, i64::from(paused)])?;
-            self.marks(line).paused = paused;
+                .execute([self.line(line).id, gate as i64])?;
+            self.marks(line).gate = gate;
         }
-        Ok(if paused { Outcome::Paused } else { Outcome::Resumed })
+        let leased = self.line(line).marks.count(State::Leased).max(0) as u64;
+        Ok(match gate {
+            Gate::Open => Outcome::Resumed,
+            Gate::Paused => Outcome::Paused,
+            Gate::Draining => Outcome::Draining { leased },
+        })
     }
 }
 

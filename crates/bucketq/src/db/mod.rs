@@ -4,6 +4,7 @@
 //! reads a clock or draws a number; the time is an argument. Knows nothing of buckets.
 //! Parameters are numbered and not named: binding by name compares strings at every call.
 
+mod attempts;
 mod check;
 mod claim;
 mod due;
@@ -13,32 +14,38 @@ mod group;
 mod keep;
 mod list;
 mod manage;
+mod migrate;
 mod names;
+mod policy;
 mod queues;
 mod read;
+mod room;
 mod row;
+mod schedule;
 mod settle;
 mod shrink;
 mod sound;
+
+use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
 pub use check::check;
 use fault::{Fault, Try, from_sqlite};
+pub use migrate::SCHEMA_VERSION;
+use queues::Gate;
 pub use read::PLANNED;
 pub use sound::{Unsound, extent, schema, unsound};
 
+use crate::broken::Broken;
 use crate::error::{Code, Error, Result};
 use crate::op::{Op, Outcome, Queues};
+use crate::policy::Overflow;
 use crate::query::{Answer, Query};
 
 /// `PRAGMA application_id` of a queue file: "bktq".
 pub const APPLICATION_ID: i32 = 0x626b_7471;
-/// `PRAGMA user_version` of a queue file that this library writes.
-pub const SCHEMA_VERSION: i32 = 1;
-
-const SCHEMA: &str = include_str!("schema.sql");
 
 /// The commit that is being built; for reads, the one that is settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +79,8 @@ pub struct Db {
     ordinal: i64,
     /// Rows this connection had changed when the transaction began.
     changed: u64,
+    /// A rule broken on purpose, never in what ships.
+    broken: Option<Broken>,
 }
 
 /// What is remembered between ops: all of it can be read again from the pages.
@@ -106,19 +115,22 @@ struct Turn<'a> {
     now_ms: i64,
     commit_seq: u64,
     limits: Limits,
+    broken: Option<Broken>,
 }
 
 impl Db {
     /// Make the schema in an empty database, in one transaction.
     pub fn create(conn: Connection, now_ms: i64) -> Result<Self> {
         settings(&conn).map_err(from_sqlite)?;
-        conn.execute_batch(&format!(
-            "BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; {SCHEMA}
-             INSERT INTO names VALUES ({}, '');
-             INSERT INTO meta VALUES ('created_ms', {now_ms}); COMMIT;",
-            names::NOBODY
-        ))
-        .map_err(from_sqlite)?;
+        let made = || {
+            conn.execute_batch(&format!("BEGIN; PRAGMA application_id = {APPLICATION_ID};"))?;
+            migrate::make(&conn)?;
+            conn.execute_batch(&format!(
+                "INSERT INTO names VALUES ({}, ''); INSERT INTO meta VALUES ('created_ms', {now_ms}); COMMIT;",
+                names::NOBODY
+            ))
+        };
+        made().map_err(from_sqlite)?;
         Self::open(conn)
     }
 
@@ -144,11 +156,9 @@ impl Db {
             max_pages: None,
             ordinal: 0,
             changed: 0,
+            broken: None,
         };
-        let version = db.schema_version()?;
-        if version < 1 {
-            return Err(Error::new(Code::Corrupt, format!("schema version {version} never existed")));
-        }
+        db.schema_version()?;
         Ok(db)
     }
 
@@ -156,10 +166,37 @@ impl Db {
         if let Some(version) = self.version {
             return Ok(version);
         }
-        let version =
-            self.conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(from_sqlite)?;
+        let version = migrate::version(&self.conn)?;
         self.version = Some(version);
         Ok(version)
+    }
+
+    /// Bring an older schema up, in the transaction that is open.
+    fn bring_up(&mut self) -> Try<()> {
+        let from = self.schema_version()?;
+        if from < SCHEMA_VERSION {
+            migrate::bring_up(&self.conn, from)?;
+            self.version = Some(SCHEMA_VERSION);
+        }
+        Ok(())
+    }
+
+    /// Answer from the pages as they are, or as they will be once their schema is brought up.
+    fn look<T>(&mut self, at: &Moment, look: impl FnOnce(&mut Turn<'_>) -> Try<T>) -> Result<T> {
+        let limits = Limits { max_payload: 0, max_pages: 0 };
+        if self.open || self.schema_version()? >= SCHEMA_VERSION {
+            return look(&mut self.turn(at, &limits)).map_err(Fault::into_error);
+        }
+        // The file has no room set aside for it, and needs none.
+        self.limit_pages(u32::MAX - 1).map_err(Fault::into_error)?;
+        let Self { conn, cache, broken, .. } = self;
+        let broken = *broken;
+        let found = migrate::as_newest(conn, || {
+            let (now_ms, commit_seq) = (at.now_ms, at.commit_seq);
+            look(&mut Turn { conn, cache, now_ms, commit_seq, limits, broken }).map_err(Fault::into_error)
+        });
+        self.forget();
+        found?
     }
 
     /// Refuse with [`Code::TooNew`] when the schema is newer than this library: then it can only be read.
@@ -214,7 +251,8 @@ impl Db {
             return Err(Error::new(Code::Internal, "an op outside a transaction, or after one that failed"));
         }
         check(op, limits)?;
-        let done = self.limit_pages(limits.max_pages).and_then(|()| self.turn(at, limits).apply(op));
+        let ready = self.limit_pages(limits.max_pages).and_then(|()| self.bring_up());
+        let done = ready.and_then(|()| self.turn(at, limits).apply(op));
         done.map_err(|fault| {
             self.poisoned |= matches!(fault, Fault::Broken(_));
             fault.into_error()
@@ -249,16 +287,24 @@ impl Db {
 
     /// Answer a question from the pages as they are.
     pub fn query(&mut self, query: &Query, at: &Moment) -> Result<Answer> {
-        let limits = Limits { max_payload: 0, max_pages: 0 };
-        self.turn(at, &limits).query(query).map_err(Fault::into_error)
+        self.look(at, |turn| turn.query(query))
     }
 
     /// The earliest time at which a claim on these queues could find what it cannot find before: the first scheduled
     /// job or the first end of a lease. A time in the past means that a claim would find something now.
     pub fn next_due_ms(&mut self, queues: &Queues) -> Result<Option<i64>> {
         let at = Moment { now_ms: 0, commit_seq: 0 };
-        let limits = Limits { max_payload: 0, max_pages: 0 };
-        self.turn(&at, &limits).next_due(queues).map_err(Fault::into_error)
+        self.look(&at, |turn| turn.next_due(queues))
+    }
+
+    /// How long an enqueue into this queue waits for room.
+    pub fn block(&mut self, queue: &str) -> Result<Option<Duration>> {
+        let at = Moment { now_ms: 0, commit_seq: 0 };
+        let overflow = self.look(&at, |turn| Ok(turn.policy_of(queue)?.overflow))?;
+        Ok(match overflow {
+            Overflow::Block { timeout_ms } => Some(Duration::from_millis(timeout_ms.max(0) as u64)),
+            Overflow::Raise | Overflow::DropOldest => None,
+        })
     }
 
     /// Drop what is remembered: the pages have changed beneath.
@@ -274,6 +320,12 @@ impl Db {
         }
         let sql = "SELECT token FROM jobs WHERE id = ?1";
         self.conn.query_row(sql, [id.as_bytes()], |row| row.get(0)).ok().map(crate::lease::Token)
+    }
+
+    /// Break the rule that the options name; only the simulation has such options.
+    #[cfg(feature = "broken")]
+    pub(crate) fn break_rule(&mut self, rule: Option<Broken>) {
+        self.broken = rule;
     }
 
     /// The connection, for what concerns the file as a whole. Changes made through it need a [`Db::forget`].
@@ -300,6 +352,7 @@ impl Db {
             now_ms: at.now_ms,
             commit_seq: at.commit_seq,
             limits: *limits,
+            broken: self.broken,
         }
     }
 }
@@ -327,9 +380,14 @@ impl Turn<'_> {
             Op::Cancel { id, leased } => self.cancel(id, *leased),
             Op::Requeue { id, run } => self.requeue(id, *run),
             Op::Purge { queue, states } => self.purge(queue, states),
-            Op::Pause { queue } => self.pause(queue, true),
-            Op::Resume { queue } => self.pause(queue, false),
+            Op::Pause { queue } => self.gate(queue, Gate::Paused),
+            Op::Resume { queue } => self.gate(queue, Gate::Open),
+            Op::Drain { queue } => self.gate(queue, Gate::Draining),
             Op::Atomic(ops) => self.atomic(ops),
+            Op::Configure { queue, changes } => self.configure(queue, changes),
+            Op::RequeueMany { filter, limit } => self.requeue_many(filter, *limit),
+            Op::Schedule { queue, name, schedule } => self.schedule(queue, name, schedule),
+            Op::Unschedule { queue, name } => self.unschedule(queue, name),
         }
     }
 
@@ -361,6 +419,11 @@ impl Turn<'_> {
         run("RELEASE atomic")?;
         self.cache.lines.close_undo(true);
         Ok(Outcome::Atomic(outcomes))
+    }
+
+    /// Whether this rule is broken on purpose.
+    fn is_broken(&self, rule: Broken) -> bool {
+        cfg!(feature = "broken") && self.broken == Some(rule)
     }
 
     /// The place in the order of enqueues for one more job of this commit.

@@ -21,8 +21,8 @@ const REMEMBERED: usize = 10_000;
 pub(super) struct Names {
     ids: HashMap<Arc<str>, i64>,
     texts: HashMap<i64, Arc<str>>,
-    policy_ids: Vec<(Backoff, i64)>,
-    policies: HashMap<i64, Backoff>,
+    backoff_ids: Vec<(Backoff, i64)>,
+    backoffs: HashMap<i64, Backoff>,
 }
 
 impl Names {
@@ -74,32 +74,32 @@ impl Turn<'_> {
         Ok(text)
     }
 
-    /// The id of this policy, stored now if it was not yet.
-    pub fn intern_policy(&mut self, policy: Backoff) -> Try<i64> {
-        if let Some((_, id)) = self.cache.names.policy_ids.iter().find(|(p, _)| *p == policy) {
+    /// The id of this back-off, stored now if it was not yet.
+    pub fn intern_backoff(&mut self, backoff: &Backoff) -> Try<i64> {
+        if let Some((_, id)) = self.cache.names.backoff_ids.iter().find(|(b, _)| b == backoff) {
             return Ok(*id);
         }
-        let text = serde_json::to_string(&policy).map_err(|e| Fault::corrupt(e.to_string()))?;
+        let text = serde_json::to_string(backoff).map_err(|e| Fault::corrupt(e.to_string()))?;
         let id = self.intern(&text)?;
-        // A list, since a file has a handful of policies; one with thousands falls back to the text cache.
-        if self.cache.names.policy_ids.len() < 16 {
-            self.cache.names.policy_ids.push((policy, id));
+        // A list, since a file has a handful of them; one with thousands falls back to the text cache.
+        if self.cache.names.backoff_ids.len() < 16 {
+            self.cache.names.backoff_ids.push((backoff.clone(), id));
         }
         Ok(id)
     }
 
-    /// The policy with this id.
-    pub fn policy(&mut self, id: i64) -> Try<Backoff> {
-        if let Some(policy) = self.cache.names.policies.get(&id) {
-            return Ok(*policy);
+    /// The back-off with this id.
+    pub fn backoff(&mut self, id: i64) -> Try<Backoff> {
+        if let Some(backoff) = self.cache.names.backoffs.get(&id) {
+            return Ok(backoff.clone());
         }
         let text = self.text(id)?;
-        let policy = serde_json::from_str(&text)
+        let backoff: Backoff = serde_json::from_str(&text)
             .map_err(|_| Fault::corrupt(format!("name {id} is not a back-off policy")))?;
-        if self.cache.names.policies.len() >= REMEMBERED {
-            self.cache.names.policies.clear();
+        if self.cache.names.backoffs.len() >= REMEMBERED {
+            self.cache.names.backoffs.clear();
         }
-        self.cache.names.policies.insert(id, policy);
-        Ok(policy)
+        self.cache.names.backoffs.insert(id, backoff.clone());
+        Ok(backoff)
     }
 }

@@ -8,6 +8,7 @@ use rusqlite::OptionalExtension;
 
 use super::Turn;
 use super::fault::Try;
+use super::queues::Gate;
 use super::row::whole_columns;
 use crate::error::{Code, Error};
 use crate::job::{JobId, Payload, State};
@@ -24,9 +25,10 @@ const RETURNED: &str = "SELECT run_at_ms FROM jobs \
      WHERE queue = ?1 AND state = 3 AND held = 0 AND run_at_ms > enqueued_ms ORDER BY run_at_ms LIMIT 1";
 const NEXT_PRIORITY: &str = "SELECT priority FROM jobs \
      WHERE queue = ?1 AND state = 3 AND held = 0 AND priority > ?2 ORDER BY priority LIMIT 1";
-/// The oldest job of a priority that has waited since its enqueue.
+/// The oldest job of a priority that has waited since its enqueue: such jobs have turns in the order of their enqueues.
 const FRESH: &str = "SELECT enqueued_ms FROM jobs \
-     WHERE queue = ?1 AND state = 3 AND held = 0 AND priority = ?2 AND run_at_ms <= enqueued_ms ORDER BY seq LIMIT 1";
+     WHERE queue = ?1 AND state = 3 AND held = 0 AND priority = ?2 AND run_at_ms <= enqueued_ms \
+     ORDER BY turn, seq LIMIT 1";
 
 /// The questions here and the other hot statements of this layer, by name, for the test of their plans.
 pub const PLANNED: &[(&str, &str)] = &[
@@ -36,10 +38,16 @@ pub const PLANNED: &[(&str, &str)] = &[
     ("first due", super::due::FIRST_DUE),
     ("expired", super::due::EXPIRED),
     ("first expiry", super::due::FIRST_EXPIRY),
-    ("head of a group", super::group::HEAD),
+    ("first members of a group", super::group::FIRST_MEMBERS),
+    ("any group", super::policy::GROUPED),
+    ("next group", super::policy::NEXT_GROUP),
+    ("last error", super::attempts::LAST_ERROR),
+    ("attempt too old", super::attempts::TOO_OLD),
+    ("oldest to be dropped", super::room::OLDEST),
+    ("due schedules", super::schedule::DUE),
     ("oldest finished", super::keep::OLDEST),
     ("drop results", super::keep::DROP_RESULTS),
-    ("drop errors", super::keep::DROP_ERRORS),
+    ("drop attempts", super::keep::DROP_ATTEMPTS),
     ("drop bodies", super::keep::DROP_BODIES),
     ("drop jobs", super::keep::DROP_JOBS),
     ("expired keys", super::enqueue::EXPIRED_KEYS),
@@ -62,6 +70,8 @@ impl Turn<'_> {
             Query::History { .. } => {
                 return Err(Error::new(Code::Internal, "the log is not in the database").into());
             }
+            Query::Policy(queue) => Answer::Policy(Box::new(self.policy_of(queue)?.as_ref().clone())),
+            Query::Schedules(queue) => Answer::Schedules(self.schedules(queue.as_deref())?),
             Query::Get(id) => Answer::Job(self.detail(id)?.map(Box::new)),
             Query::List { filter, after, limit } => Answer::Page(self.list(filter, *after, *limit)?),
             Query::Queues => Answer::Queues(self.queues()?),
@@ -86,7 +96,7 @@ impl Turn<'_> {
         let Some(row) = rows.next()? else { return Ok(None) };
         let mut job = self.job(row)?;
         let seq = job.seq as i64;
-        job.last_error = self.last_error(seq)?;
+        job.last_error = self.last_error(seq, job.run)?;
         let payload = self.payload(row)?;
         let found = self
             .conn
@@ -99,7 +109,8 @@ impl Turn<'_> {
             }
             None => None,
         };
-        Ok(Some(Detail { job, payload, result }))
+        let attempts = self.attempts(seq)?;
+        Ok(Some(Detail { job, payload, result, attempts }))
     }
 
     /// Every queue, by name.
@@ -122,7 +133,9 @@ impl Turn<'_> {
         let since = [first_expired, first_due, self.oldest_ready(queue)?].into_iter().flatten().min();
         Ok(QueueInfo {
             name: self.line(line).name.to_string(),
-            paused: marks.paused,
+            paused: marks.gate == Gate::Paused,
+            draining: marks.gate == Gate::Draining,
+            dropped: marks.kept.dropped.max(0) as u64,
             counts: State::ALL.into_iter().map(|s| (s, marks.count(s) as u64)).collect::<BTreeMap<_, _>>(),
             expired,
             due: due + held_due,

@@ -3,13 +3,15 @@
 //! Called by claims and queries ([`JOB`]) and by the ops on one job ([`Slot`]).
 
 use bytes::Bytes;
-use rusqlite::{OptionalExtension, Row};
+use rusqlite::Row;
 
 use super::Turn;
+use super::attempts::Ending;
 use super::fault::{Fault, Try};
 use super::names::NOBODY;
 use crate::error::{Code, Error};
-use crate::job::{Job, JobId, Payload, State};
+use crate::job::{Ended, Job, JobId, Payload, State};
+use crate::lease::FOREVER_MS;
 
 /// The columns [`Turn::job`] reads, in its order.
 macro_rules! job_columns {
@@ -66,7 +68,7 @@ impl Turn<'_> {
             priority: row.get(4)?,
             attempt: attempt(row.get(5)?)?,
             max_attempts: row.get(7)?,
-            backoff: self.policy(row.get(14)?)?,
+            backoff: self.backoff(row.get(14)?)?,
             group: row.get(16)?,
             dedup: row.get(17)?,
             headers,
@@ -76,7 +78,7 @@ impl Turn<'_> {
             run_at_ms: row.get(9)?,
             claimed_ms: if claimed { Some(row.get(10)?) } else { None },
             finished_ms: state.is_finished().then_some(ends_ms),
-            expires_ms: (state == State::Leased).then_some(ends_ms),
+            expires_ms: (state == State::Leased && ends_ms < FOREVER_MS).then_some(ends_ms),
             fence: if claimed { Some(row.get::<_, i64>(12)? as u64) } else { None },
             worker: if claimed && worker != NOBODY { Some(self.text(worker)?.to_string()) } else { None },
             last_error: None,
@@ -98,12 +100,6 @@ impl Turn<'_> {
             kind => return Err(Fault::corrupt(format!("this library knows no payload kind {kind}"))),
         };
         Ok(Payload { bytes, content_type })
-    }
-
-    /// What the newest failure of the job said.
-    pub fn last_error(&mut self, seq: i64) -> Try<Option<String>> {
-        let mut stmt = self.conn.prepare_cached("SELECT text FROM errors WHERE seq = ?1")?;
-        Ok(stmt.query_row([seq], |row| row.get(0)).optional()?)
     }
 }
 
@@ -129,6 +125,26 @@ pub(super) struct Slot {
     pub run: u32,
     pub backoff: i64,
     pub group: Option<String>,
+    pub worker: i64,
+    pub claimed_ms: i64,
+    /// Leased: when the lease ends.
+    pub ends_ms: i64,
+    pub dedup: Option<String>,
+    pub id: [u8; 16],
+}
+
+impl Slot {
+    /// How its present attempt ends.
+    pub fn ending<'a>(
+        &self,
+        ended: Ended,
+        attempt: u32,
+        ended_ms: i64,
+        error: Option<&'a str>,
+    ) -> Ending<'a> {
+        let claimed = (self.token != NO_TOKEN).then_some((self.worker, self.claimed_ms));
+        Ending { seq: self.seq, run: self.run, attempt, queue: self.queue, ended, claimed, ended_ms, error }
+    }
 }
 
 impl Turn<'_> {
@@ -136,7 +152,7 @@ impl Turn<'_> {
     pub fn slot(&mut self, id: &JobId) -> Try<Slot> {
         let mut stmt = self.conn.prepare_cached(
             "SELECT seq, queue, state, held, tries, max_attempts, run_at_ms, token, priority, run, backoff, \
-             group_name FROM jobs WHERE id = ?1",
+             group_name, worker, claimed_ms, ends_ms, dedup FROM jobs WHERE id = ?1",
         )?;
         let mut rows = stmt.query([id.as_bytes()])?;
         let Some(row) = rows.next()? else {
@@ -157,6 +173,11 @@ impl Turn<'_> {
             run: row.get(9)?,
             backoff: row.get(10)?,
             group: row.get(11)?,
+            worker: row.get(12)?,
+            claimed_ms: row.get(13)?,
+            ends_ms: row.get(14)?,
+            dedup: row.get(15)?,
+            id: *id.as_bytes(),
         })
     }
 }

@@ -8,11 +8,12 @@ use rusqlite::params;
 use twox_hash::XxHash3_128;
 
 use super::Turn;
+use super::claim::end;
 use super::fault::Try;
 use super::row::{Slot, attempt};
-use crate::config::MAX_ERROR_TEXT;
 use crate::error::{Code, Error};
-use crate::job::{JobId, Payload, State};
+use crate::job::{Ended, JobId, Payload, State};
+use crate::lease::FOREVER_MS;
 use crate::op::{Held, Outcome};
 
 impl Turn<'_> {
@@ -39,14 +40,15 @@ impl Turn<'_> {
         }
         leased(&slot, held)?;
         let attempt = attempt(slot.tries)?;
-        self.keep_error(slot.seq, error)?;
-        if i64::from(attempt) >= slot.max_attempts {
-            self.finish(&slot, State::Dead)?;
+        self.keep_attempt(&slot.ending(Ended::Failed, attempt, self.now_ms, error))?;
+        // Claimed at most once: there is no second time.
+        if i64::from(attempt) >= slot.max_attempts || slot.ends_ms == FOREVER_MS {
+            self.bury(&slot)?;
             return Ok(Outcome::Nacked { state: State::Dead, run_at_ms: slot.run_at_ms });
         }
         let delay_ms = match delay_ms {
             Some(ms) => ms,
-            None => self.policy(slot.backoff)?.delay_ms(attempt, draw(&held.id, slot.run, attempt)),
+            None => self.backoff(slot.backoff)?.delay_ms(attempt, draw(&held.id, slot.run, attempt)),
         };
         let run_at_ms = self.now_ms.saturating_add(delay_ms);
         let state = self.put_back(&slot, slot.tries, run_at_ms)?;
@@ -66,8 +68,9 @@ impl Turn<'_> {
         let slot = self.proven(held)?;
         if slot.state != State::Dead {
             leased(&slot, held)?;
-            self.keep_error(slot.seq, error)?;
-            self.finish(&slot, State::Dead)?;
+            let attempt = attempt(slot.tries)?;
+            self.keep_attempt(&slot.ending(Ended::Rejected, attempt, self.now_ms, error))?;
+            self.bury(&slot)?;
         }
         Ok(Outcome::Rejected)
     }
@@ -75,7 +78,9 @@ impl Turn<'_> {
     pub fn extend(&mut self, held: &Held, lease_ms: i64) -> Try<Outcome> {
         let slot = self.proven(held)?;
         leased(&slot, held)?;
-        let expires_ms = self.now_ms.saturating_add(lease_ms);
+        // A lease that never runs out has nothing to extend.
+        let lease_ms = if slot.ends_ms == FOREVER_MS { FOREVER_MS } else { lease_ms };
+        let expires_ms = end(self.now_ms, lease_ms);
         self.conn
             .prepare_cached("UPDATE jobs SET ends_ms = ?2 WHERE seq = ?1")?
             .execute([slot.seq, expires_ms])?;
@@ -97,7 +102,11 @@ impl Turn<'_> {
             state as i64,
             self.now_ms,
         ])?;
-        self.marks(slot.line).shift(slot.state, state, 1);
+        let marks = self.marks(slot.line);
+        marks.shift(slot.state, state, 1);
+        if slot.state == State::Ready {
+            marks.withdraw();
+        }
         if !slot.held {
             self.advance(slot.line, slot.group.as_deref())?;
         }
@@ -118,16 +127,6 @@ impl Turn<'_> {
             marks.due_ms = marks.due_ms.min(run_at_ms);
         }
         Ok(state)
-    }
-
-    /// Keep what a failure said, cut to size; one that said nothing leaves what an earlier one said.
-    pub fn keep_error(&mut self, seq: i64, text: Option<&str>) -> Try<()> {
-        if let Some(text) = text {
-            self.conn
-                .prepare_cached("INSERT OR REPLACE INTO errors (seq, text) VALUES (?1, ?2)")?
-                .execute(params![seq, &text[..text.floor_char_boundary(MAX_ERROR_TEXT)]])?;
-        }
-        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use rusqlite::Connection;
 
 use super::fault::from_sqlite;
-use super::{APPLICATION_ID, SCHEMA_VERSION};
+use super::{APPLICATION_ID, SCHEMA_VERSION, migrate};
 use crate::error::Result;
 
 /// Findings told of one rule; a damaged file breaks some rules thousands of times.
@@ -38,16 +38,26 @@ const RULES: &[(&str, &str)] = &[
     ),
     (
         "of the live jobs of a group all but the first are held",
-        "SELECT 'job ' || j.seq FROM jobs j NOT INDEXED JOIN (
-           SELECT queue, group_name, min(seq) AS head FROM jobs NOT INDEXED
-           WHERE group_name IS NOT NULL AND state <= 4 GROUP BY queue, group_name) h
-           ON h.queue = j.queue AND h.group_name = j.group_name
-         WHERE j.state <= 4 AND j.held <> (j.seq <> h.head)",
+        "SELECT 'job ' || seq FROM (
+           SELECT j.seq, j.held, row_number() OVER (PARTITION BY j.queue, j.group_name ORDER BY j.seq) AS place,
+                  ifnull((SELECT policy ->> 'group_concurrency' FROM policies p WHERE p.queue = j.queue), 1) AS most
+           FROM jobs j NOT INDEXED WHERE group_name IS NOT NULL AND state <= 4)
+         WHERE held <> (place > most)",
+    ),
+    ("a held job is not leased", "SELECT 'job ' || seq FROM jobs WHERE state = 4 AND held = 1"),
+    (
+        "jobs are marked whose queue makes room by cancelling them",
+        "SELECT 'job ' || seq FROM jobs j WHERE state <= 3 AND bounded <> ifnull(
+           (SELECT policy ->> 'overflow' = 'drop_oldest' FROM policies p WHERE p.queue = j.queue), 0)",
     ),
     (
-        "one job of a group is leased at a time",
-        "SELECT 'group ' || group_name FROM jobs WHERE state = 4 AND group_name IS NOT NULL
-         GROUP BY queue, group_name HAVING count(*) > 1",
+        "a policy has a queue and is one",
+        "SELECT 'queue ' || queue FROM policies WHERE queue NOT IN (SELECT id FROM queues) OR NOT json_valid(policy)",
+    ),
+    (
+        "a schedule has a queue and is one",
+        "SELECT 'schedule ' || name FROM schedules
+         WHERE queue NOT IN (SELECT id FROM queues) OR NOT json_valid(schedule)",
     ),
     (
         "the payload is where its kind says",
@@ -63,7 +73,12 @@ const RULES: &[(&str, &str)] = &[
         "a result has a job that is done",
         "SELECT 'result ' || seq FROM results WHERE seq NOT IN (SELECT seq FROM jobs WHERE state = 5)",
     ),
-    ("an error has a job", "SELECT 'error ' || seq FROM errors WHERE seq NOT IN (SELECT seq FROM jobs)"),
+    (
+        "an attempt has a job, a queue and a way it ended",
+        "SELECT 'attempt of ' || seq FROM attempts a WHERE seq NOT IN (SELECT seq FROM jobs)
+           OR queue NOT IN (SELECT id FROM queues) OR worker NOT IN (SELECT id FROM names)
+           OR ended NOT BETWEEN 2 AND 7 OR run > (SELECT run FROM jobs j WHERE j.seq = a.seq)",
+    ),
     (
         "a job that was claimed has a token, and a leased one an end",
         "SELECT 'job ' || seq FROM jobs WHERE (tries > 2 OR state = 4) AND token = zeroblob(16)",
@@ -108,8 +123,18 @@ pub fn unsound(conn: &Connection, newest: Option<u64>) -> Vec<Unsound> {
     if !known || !found.is_empty() {
         return found;
     }
-    for (rule, sql) in RULES {
-        gather(conn, rule, sql, &mut found);
+    let rules = migrate::as_newest(conn, || {
+        let mut broken = vec![];
+        for (rule, sql) in RULES {
+            gather(conn, rule, sql, &mut broken);
+        }
+        broken
+    });
+    match rules {
+        Ok(broken) => found.extend(broken),
+        Err(error) => {
+            found.push(Unsound { rule: "the schema can be brought up", what: error.message().into() });
+        }
     }
     if let Some(newest) = newest {
         let sql = format!(
@@ -130,11 +155,13 @@ pub fn extent(conn: &Connection) -> Result<(u64, u64)> {
         .map_err(from_sqlite)
 }
 
-/// Every table and index by name, with the statement that makes it.
+/// Every table and index by name, with the statement that makes it, once the schema is brought up.
 pub fn schema(conn: &Connection) -> Result<BTreeSet<(String, String)>> {
-    let mut stmt = conn.prepare("SELECT name, ifnull(sql, '') FROM sqlite_schema").map_err(from_sqlite)?;
-    let rows = stmt.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(from_sqlite)?;
-    rows.collect::<rusqlite::Result<_>>().map_err(from_sqlite)
+    migrate::as_newest(conn, || {
+        let mut stmt = conn.prepare("SELECT name, ifnull(sql, '') FROM sqlite_schema")?;
+        stmt.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<rusqlite::Result<_>>()
+    })?
+    .map_err(from_sqlite)
 }
 
 fn gather(conn: &Connection, rule: &'static str, sql: &str, found: &mut Vec<Unsound>) {

@@ -98,14 +98,19 @@ impl Writer {
         moved
     }
 
-    /// Claims run last, so that they find what the same commit brings; those that wait already run first among them.
+    /// Claims run after what brings jobs, so that they find it; those that wait already run first among them. Enqueues
+    /// that wait for room run last, when the claims have made some.
     pub(super) fn batch(&mut self, slots: Vec<Slot>, wake: bool) -> Vec<Slot> {
         let is_claim = |slot: &Slot| matches!(&slot.work, door::Work::Op(Op::Claim(_)));
         let (claims, mut batch): (Vec<Slot>, Vec<Slot>) = slots.into_iter().partition(is_claim);
+        let mut waiting = vec![];
         if wake || !batch.is_empty() || !claims.is_empty() {
-            batch.extend(self.parked.drain(..));
+            let (claims, enqueues): (Vec<Slot>, Vec<Slot>) = self.parked.drain(..).partition(is_claim);
+            batch.extend(claims);
+            waiting = enqueues;
         }
         batch.extend(claims);
+        batch.extend(waiting);
         batch
     }
 
@@ -221,6 +226,7 @@ impl Writer {
         out: &mut [Option<Error>],
     ) -> Result<Outcomes, Option<usize>> {
         let db = &mut self.chain.db;
+        wrong::hand_down(&self.options, db);
         if let Err(error) = db.begin() {
             out[0] = Some(error);
             return Err(None);
@@ -282,7 +288,13 @@ impl Writer {
         let (commit_seq, commit_ms) = commit;
         let now = self.env.monotonic();
         let mut released = 0;
-        for (slot, outcome) in batch.into_iter().zip(outcomes) {
+        for (mut slot, outcome) in batch.into_iter().zip(outcomes) {
+            if let Some(end) = self.room_until(&slot, &outcome).filter(|end| now < *end) {
+                slot.wait = Wait::Until(end);
+                slot.stage.park();
+                self.parked.push_back(slot);
+                continue;
+            }
             let waits = match slot.wait {
                 Wait::No => false,
                 Wait::Until(end) => now < end,
@@ -304,6 +316,16 @@ impl Writer {
         }
         let share = self.pace.put.mul_f64(f64::from(self.options.gather_percent) / 100.0);
         self.pace.expect = Some((released, now + share.min(self.options.gather_max)));
+    }
+
+    /// How long an enqueue that found no room waits for some, by the policy of its queue.
+    fn room_until(&mut self, slot: &Slot, outcome: &Result<Outcome>) -> Option<Instant> {
+        let door::Work::Op(Op::Enqueue { queue, .. }) = &slot.work else { return None };
+        if outcome.as_ref().err().is_none_or(|e| e.code() != Code::Blocked) {
+            return None;
+        }
+        let timeout = self.chain.db.block(queue).ok().flatten()?;
+        slot.arrived.checked_add(timeout)
     }
 
     /// Answer questions from settled state that is as fresh as they want it.

@@ -73,6 +73,15 @@ pub(super) fn told_failed(options: &Options, conflict: bool) -> bool {
     is(options, if conflict { Broken::ConflictIsFailure } else { Broken::TimeoutIsFailure })
 }
 
+/// Rules of the state layer are broken there.
+#[cfg(feature = "broken")]
+pub(super) fn hand_down(options: &Options, db: &mut Db) {
+    db.break_rule(options.broken);
+}
+
+#[cfg(not(feature = "broken"))]
+pub(super) const fn hand_down(_: &Options, _: &mut Db) {}
+
 /// P27: the op with whatever token the job has now, as if tokens were not compared.
 pub(super) fn with_current_token<'a>(options: &Options, db: &Db, op: &'a Op) -> Cow<'a, Op> {
     if !is(options, Broken::TokenNotCompared) {

@@ -1,0 +1,30 @@
+//! What do groups, dedup keys and policies cost? `make bench-lifecycle`; `--quick` only shows that it runs.
+//!
+//! A table with the aims goes to standard error, JSON to the last line of standard output. README.md beside `src`
+//! says what each key means.
+
+use bucketq::error::Result;
+use bucketq_benches::lifecycle;
+use bucketq_benches::stats::{Aim, judge};
+use serde_json::json;
+
+fn main() -> Result<()> {
+    let quick = std::env::args().any(|a| a == "--quick");
+    let (live, backlog, rounds) = if quick { (2_000, 2_000, 20) } else { (100_000, 100_000, 400) };
+    let (claim_us, claim_groups_ratio) = lifecycle::claims(if quick { 50 } else { 3_000 })?;
+    let (dedup_ratio, dedup_us) = lifecycle::dedup(live, rounds)?;
+    let (policies_cost_ratio, policies_us) = lifecycle::policies(backlog, rounds)?;
+    let told = json!({
+        "claim_us": claim_us,
+        "claim_groups_ratio": claim_groups_ratio,
+        "dedup_ratio": dedup_ratio,
+        "dedup_us": dedup_us,
+        "policies_cost_ratio": policies_cost_ratio,
+        "policies_us": policies_us,
+    });
+    eprintln!("{}", judge("claim with many groups over one", &told["claim_groups_ratio"], Aim::AtMost(1.5)));
+    eprintln!("{}", judge("enqueue with dedup over without", &told["dedup_ratio"], Aim::AtMost(1.5)));
+    eprintln!("{}", judge("all policies on over all off", &told["policies_cost_ratio"], Aim::AtMost(1.4)));
+    println!("{told}");
+    Ok(())
+}

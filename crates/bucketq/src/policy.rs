@@ -1,0 +1,231 @@
+//! The policy of a queue: what applies to all its jobs, kept in the queue file so that every process agrees. No I/O.
+//!
+//! Changed by `Op::Configure`, read by `Query::Policy`. What a policy cannot be is said by [`Policy::check`]; what it
+//! cannot become while there are jobs, by the state layer.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::config::MAX_SPAN_MS;
+use crate::error::{Code, Error, Result};
+use crate::job::{Backoff, DedupScope};
+
+macro_rules! policy {
+    ($( $(#[doc = $doc:literal])* $name:ident : $type:ty = $default:expr, )*) => {
+        /// What applies to the jobs of a queue.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Policy { $( $(#[doc = $doc])* pub $name: $type, )* }
+
+        impl Default for Policy {
+            fn default() -> Self { Self { $( $name: $default, )* } }
+        }
+
+        /// What of a policy is to change; everything else stays.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Changes {
+            $( $(#[doc = $doc])*
+               #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
+               pub $name: Option<$type>, )*
+        }
+
+        impl Policy {
+            /// This policy with the changes in it.
+            #[must_use]
+            pub fn with(mut self, changes: &Changes) -> Self {
+                $( if let Some(value) = &changes.$name { self.$name = value.clone(); } )*
+                self
+            }
+        }
+    };
+}
+
+policy! {
+    /// Claims a job gets before it is dead, unless it says otherwise itself.
+    max_attempts: u32 = 10,
+    /// Waiting time between the attempts of a job that does not say otherwise itself.
+    backoff: Backoff = Backoff::default(),
+    /// How long a claim that does not say otherwise holds its jobs. None: until they are acked or nacked, however long
+    /// that takes, and never handed out twice (at most once).
+    lease_ms: Option<i64> = Some(60_000),
+    /// Where dead jobs go, as ready jobs of a new life; none leaves them here.
+    dead_letter: Option<String> = None,
+    /// A job without a dedup key of its own gets one from its content.
+    dedup_content: bool = false,
+    /// How long a dedup key counts that does not say otherwise itself. None: while the first job is unfinished.
+    dedup_window_ms: Option<i64> = Some(3_600_000),
+    /// Most scheduled and ready jobs that an enqueue may leave behind.
+    max_pending: Option<u64> = None,
+    /// What an enqueue does that would leave more.
+    overflow: Overflow = Overflow::Raise,
+    /// Jobs of one group that may be leased at the same time.
+    group_concurrency: u32 = 1,
+    /// Jobs of the queue that may be leased at the same time, by all processes together.
+    concurrency: Option<u32> = None,
+    /// How fast jobs may be claimed, by all processes together.
+    rate: Option<Rate> = None,
+}
+
+/// Named is changed, and may be changed to nothing.
+fn named<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
+}
+
+/// What happens to an enqueue into a full queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Overflow {
+    /// It is refused.
+    #[default]
+    Raise,
+    /// It waits for room, at most this long.
+    Block {
+        /// Refused after that.
+        timeout_ms: i64,
+    },
+    /// The jobs that have waited longest are cancelled to make room.
+    DropOldest,
+}
+
+/// So many claims in so much time: a bucket of `burst` tokens that refills evenly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Rate {
+    /// Jobs.
+    pub count: u32,
+    /// In this time.
+    pub per_ms: i64,
+    /// Jobs that may be claimed at once after a pause; `count` unless told otherwise.
+    pub burst: u32,
+}
+
+impl Rate {
+    /// The time a claimed job takes out of the bucket, in nanoseconds; rounded up, so that the rate is never passed.
+    pub const fn step_ns(&self) -> i64 {
+        (self.per_ms * 1_000_000 + self.count as i64 - 1) / self.count as i64
+    }
+}
+
+const UNITS: [(&str, i64); 5] =
+    [("ms", 1), ("s", 1_000), ("min", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, ms) = UNITS.into_iter().rev().find(|(_, ms)| self.per_ms % ms == 0).unwrap_or(("ms", 1));
+        let units = if self.per_ms == ms { String::new() } else { (self.per_ms / ms).to_string() };
+        write!(f, "{}/{units}{unit}", self.count)?;
+        if self.burst == self.count { Ok(()) } else { write!(f, " burst {}", self.burst) }
+    }
+}
+
+impl From<Rate> for String {
+    fn from(rate: Rate) -> Self {
+        rate.to_string()
+    }
+}
+
+impl TryFrom<String> for Rate {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl FromStr for Rate {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = || {
+            Error::invalid(format!(
+                "{text:?} is not a rate: write \"100/min\", \"5/s\", \"10/30s\" or \"100/min burst 20\", with the \
+                 units ms, s, min, h and d"
+            ))
+        };
+        let (count, rest) = text.trim().split_once('/').ok_or_else(wrong)?;
+        let (per, burst) = rest.split_once(" burst ").map_or((rest, None), |(per, burst)| (per, Some(burst)));
+        let per = per.trim();
+        let digits = per.bytes().take_while(u8::is_ascii_digit).count();
+        let units: i64 = if digits == 0 { 1 } else { per[..digits].parse().map_err(|_| wrong())? };
+        let unit = UNITS.into_iter().find(|(unit, _)| *unit == per[digits..].trim()).ok_or_else(wrong)?;
+        let count = count.trim().parse().map_err(|_| wrong())?;
+        let burst = burst.map_or(Ok(count), |burst| burst.trim().parse().map_err(|_| wrong()))?;
+        let rate = Self { count, per_ms: units.checked_mul(unit.1).ok_or_else(wrong)?, burst };
+        rate.check()?;
+        Ok(rate)
+    }
+}
+
+impl Rate {
+    fn check(&self) -> Result<()> {
+        if self.count == 0 || self.burst == 0 || !(1..=MAX_RATE_MS).contains(&self.per_ms) {
+            return Err(Error::invalid(
+                "a rate is at least one job in at most 30 days, with a burst of at least one: to stop claims, pause \
+                 the queue",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Slowest refill, so that the level of a bucket has room in 64 bits of nanoseconds.
+const MAX_RATE_MS: i64 = 30 * 86_400_000;
+
+impl Policy {
+    /// What a dedup key without a scope of its own means.
+    pub fn dedup_scope(&self) -> DedupScope {
+        self.dedup_window_ms.map_or(DedupScope::Unfinished, DedupScope::Window)
+    }
+
+    /// Refuse what contradicts itself or is out of range, saying what would be right.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |what: String| Err(Error::new(Code::Policy, what));
+        if self.max_attempts == 0 {
+            return wrong("max_attempts is at least 1".into());
+        }
+        self.backoff.check()?;
+        span("lease_ms", self.lease_ms.unwrap_or(1), 1)?;
+        span("dedup_window_ms", self.dedup_window_ms.unwrap_or(1), 1)?;
+        if self.group_concurrency == 0 || self.group_concurrency > MAX_GROUP_CONCURRENCY {
+            return wrong(format!(
+                "group_concurrency is 1 to {MAX_GROUP_CONCURRENCY}, not {}: to stop claims, pause the queue",
+                self.group_concurrency
+            ));
+        }
+        if self.concurrency == Some(0) {
+            return wrong("concurrency is at least 1: to stop claims, pause the queue".into());
+        }
+        if self.concurrency.is_some_and(|most| most < self.group_concurrency) {
+            return wrong(format!(
+                "group_concurrency {} is more than the concurrency {} of the whole queue",
+                self.group_concurrency,
+                self.concurrency.unwrap_or(0)
+            ));
+        }
+        if let Some(rate) = &self.rate {
+            rate.check()?;
+        }
+        match (self.max_pending, self.overflow) {
+            (Some(0), _) => wrong("max_pending is at least 1: to take no jobs, drain the queue".into()),
+            (None, Overflow::Block { .. } | Overflow::DropOldest) => {
+                wrong("overflow says what happens beyond max_pending: give max_pending too".into())
+            }
+            (_, Overflow::Block { timeout_ms }) => span("timeout_ms of overflow", timeout_ms, 0),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Members of a group that may be leased together: each enqueue of a member counts them.
+const MAX_GROUP_CONCURRENCY: u32 = 1_000;
+
+/// Refuse a time that is negative or absurd.
+pub(crate) fn span(what: &str, ms: i64, min: i64) -> Result<()> {
+    if !(min..=MAX_SPAN_MS).contains(&ms) {
+        return Err(Error::invalid(format!("{what}: {ms} ms is outside {min} ms to a hundred years")));
+    }
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! Jobs that are enqueued again and again: when, what, and what becomes of missed times. Pure arithmetic, no I/O.
+//!
+//! Kept in the queue file by `Op::Schedule`; claims enqueue what is due. Time zones come from the database that is
+//! compiled in, so that no machine's own copy of it decides.
+
+use jiff::tz::{TimeZone, TimeZoneDatabase};
+use jiff::{SignedDuration, Timestamp, Zoned};
+use serde::{Deserialize, Serialize};
+
+use crate::cron::Cron;
+use crate::error::{Error, Result};
+use crate::job::New;
+use crate::policy::span;
+
+/// A job that is enqueued again and again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Schedule {
+    /// When.
+    pub timing: Timing,
+    /// What becomes of times that passed while nobody claimed.
+    #[serde(default)]
+    pub missed: Missed,
+    /// What is enqueued, under an id that follows from the schedule and the time; its own id and time mean nothing.
+    pub job: New,
+}
+
+/// When a schedule enqueues.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Timing {
+    /// At equal distances.
+    Every {
+        /// The distance.
+        every_ms: i64,
+        /// The first time; one distance after the schedule is made unless given.
+        #[serde(default)]
+        from_ms: Option<i64>,
+    },
+    /// By the clock and the calendar of a place.
+    Cron {
+        /// Five fields: minute, hour, day of the month, month, day of the week; or `@hourly` and the like.
+        expression: String,
+        /// An IANA name such as `Europe/Berlin`.
+        #[serde(default = "utc")]
+        zone: String,
+    },
+}
+
+fn utc() -> String {
+    "UTC".into()
+}
+
+/// What becomes of times that passed while nobody claimed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Missed {
+    /// Only the newest of them gets its job.
+    #[default]
+    Skip,
+    /// Each of them gets its job, oldest first.
+    CatchUp,
+}
+
+/// A timing that was understood.
+#[derive(Debug)]
+pub(crate) enum Clock {
+    Every { every_ms: i64, from_ms: i64 },
+    Cron { cron: Cron, zone: TimeZone },
+}
+
+impl Timing {
+    /// The first time after `ms`; none when there is none that can be written down. Refuses what cannot be understood.
+    pub fn after(&self, ms: i64) -> Result<Option<i64>> {
+        Ok(self.clock(ms)?.after(ms))
+    }
+
+    /// Understand it, or say what would be right. `now_ms` is when the schedule is made.
+    pub(crate) fn clock(&self, now_ms: i64) -> Result<Clock> {
+        match self {
+            Self::Every { every_ms, from_ms } => {
+                span("every_ms", *every_ms, 1)?;
+                let from_ms = from_ms.unwrap_or(now_ms.saturating_add(*every_ms));
+                span("from_ms", from_ms, 0)?;
+                Ok(Clock::Every { every_ms: *every_ms, from_ms })
+            }
+            Self::Cron { expression, zone } => {
+                let cron = Cron::parse(expression)?;
+                let zone = TimeZoneDatabase::bundled().get(zone).map_err(|_| {
+                    Error::invalid(format!(
+                        "there is no time zone {zone:?}: give an IANA name such as \"Europe/Berlin\" or \"UTC\""
+                    ))
+                })?;
+                let clock = Clock::Cron { cron, zone };
+                clock.after(now_ms).map_or_else(
+                    || Err(Error::invalid(format!("there is no day on which {expression:?} comes round"))),
+                    |_| Ok(()),
+                )?;
+                Ok(clock)
+            }
+        }
+    }
+}
+
+impl Clock {
+    /// The first time after `ms`; none when there is none that can be written down.
+    pub(crate) fn after(&self, ms: i64) -> Option<i64> {
+        match self {
+            Self::Every { every_ms, from_ms } => {
+                if ms < *from_ms {
+                    return Some(*from_ms);
+                }
+                let passed = (ms - from_ms) / every_ms;
+                from_ms.checked_add((passed + 1).checked_mul(*every_ms)?)
+            }
+            Self::Cron { cron, zone } => {
+                let from = Timestamp::from_millisecond(ms).ok()?.to_zoned(zone.clone());
+                next(cron, &from).map(|at| at.timestamp().as_millisecond())
+            }
+        }
+    }
+
+    /// The newest time that is not after `ms`, of those from `first_ms` on, which is one of them.
+    pub(crate) fn newest(&self, first_ms: i64, ms: i64) -> i64 {
+        match self {
+            Self::Every { every_ms, .. } => first_ms + (ms - first_ms).max(0) / every_ms * every_ms,
+            Self::Cron { .. } => {
+                // Backwards by doubling distances, then forwards: a schedule of every minute may have slept for a year.
+                let mut back = 60_000;
+                loop {
+                    let from = ms.saturating_sub(back).max(first_ms);
+                    let mut at = if from == first_ms { Some(first_ms) } else { self.after(from) };
+                    let mut newest = None;
+                    while let Some(time) = at.filter(|time| *time <= ms) {
+                        newest = Some(time);
+                        at = self.after(time);
+                    }
+                    match newest {
+                        Some(time) => return time,
+                        None if from == first_ms => return first_ms,
+                        None => back = back.saturating_mul(4),
+                    }
+                }
+            }
+        }
+    }
+}
+
+const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+/// Leap days are up to eight years apart; nothing rarer than a few of those is meant.
+const YEARS: i16 = 30;
+
+/// The first match after `from`.
+///
+/// Where the clocks go forward, what lies in the missing hour comes at its end; where they go back, what names its hour
+/// comes once, and what comes every so many minutes goes on through both.
+fn next(cron: &Cron, from: &Zoned) -> Option<Zoned> {
+    let last_year = from.year().checked_add(YEARS)?;
+    let whole = from.timestamp().as_second().div_euclid(60) * 60;
+    let mut at =
+        Timestamp::from_second(whole).ok()?.to_zoned(from.time_zone().clone()).checked_add(MINUTE).ok()?;
+    while at.year() <= last_year {
+        if jumped(cron, &at) {
+            return Some(at);
+        }
+        let time = at.datetime();
+        if !cron.is_on(time.date()) {
+            at = leap(&at, at.start_of_day().ok()?.checked_add(jiff::Span::new().days(1)).ok()?)?;
+        } else if !cron.is_in_hour(time.hour()) {
+            let rest = i64::from(60 - time.minute());
+            at = leap(&at, at.checked_add(SignedDuration::from_mins(rest)).ok()?)?;
+        } else if cron.is_at(time.minute()) && !(cron.names_hours() && is_second_time(&at)) {
+            return Some(at);
+        } else {
+            at = at.checked_add(MINUTE).ok()?;
+        }
+    }
+    None
+}
+
+/// Go from one moment to a later one, but not past a change of the clocks.
+fn leap(from: &Zoned, to: Zoned) -> Option<Zoned> {
+    if from.offset() == to.offset() {
+        return Some(to);
+    }
+    let change = from.time_zone().following(from.timestamp()).next()?;
+    let change = change.timestamp().to_zoned(from.time_zone().clone());
+    Some(if change > *from && change < to { change } else { to })
+}
+
+/// Whether the clocks have just gone forward to `at`, past a time that matches.
+fn jumped(cron: &Cron, at: &Zoned) -> bool {
+    let Ok(before) = at.checked_sub(MINUTE) else { return false };
+    if !cron.names_hours() || at.offset() <= before.offset() {
+        return false;
+    }
+    let mut time = before.datetime();
+    for _ in 0..24 * 60 {
+        let Ok(later) = time.checked_add(MINUTE) else { return false };
+        time = later;
+        if time >= at.datetime() {
+            return false;
+        }
+        if cron.is_on(time.date()) && cron.is_in_hour(time.hour()) && cron.is_at(time.minute()) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether the clocks have shown this time before, on the same day and less than a day ago.
+fn is_second_time(at: &Zoned) -> bool {
+    let first = at.time_zone().to_ambiguous_timestamp(at.datetime()).earlier();
+    first.is_ok_and(|first| first < at.timestamp())
+}
