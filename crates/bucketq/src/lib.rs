@@ -12,14 +12,17 @@
 //! others wrote (`catchup`). Older deltas move out of HEAD into segments, and full images into bases (`upload`).
 //!
 //! # Where things are
-//! Nouns: [`job`], [`lease`], [`op`], [`query`], [`policy`], [`schedule`], [`error`], [`mod@env`], [`config`], [`settings`], [`fit`]. State:
+//! Nouns: [`job`], [`lease`], [`life`], [`op`], [`query`], [`policy`], [`schedule`], [`error`], [`mod@env`], [`config`],
+//! [`settings`], [`fit`]. State:
 //! `pages`, `db`. Bytes:
-//! [`store`]. What lies in the bucket: `head`, `record`, `segment`, `base`, `wire`, `keys`. Joining both: `commit`,
+//! [`store`]. What lies in the bucket: `head`, `record`, `segment`, `base`, `wire`, `keys`. Joining both: `archive`, `commit`,
 //! `settle`, `catchup`, `upload`, `gc`, `time`, `writer`. Doors: `door`, `registry`, `file`, `claim`, `queue`,
 //! `keeper`, `finished`, `manage`.
 //!
 //! docs/architecture.md is the same map with its borders; docs/format.md has every byte.
 
+#[cfg(feature = "archive")]
+pub mod archive;
 pub mod base;
 pub mod broken;
 mod cache;
@@ -43,6 +46,7 @@ pub mod job;
 mod keeper;
 pub mod keys;
 pub mod lease;
+pub mod life;
 pub mod local;
 mod manage;
 pub mod metrics;
