@@ -157,7 +157,7 @@ impl Turn<'_> {
         self.conn
             .prepare_cached(
                 "UPDATE jobs SET state = 4, tries = ?2, claimed_ms = ?3, ends_ms = ?4, fence = ?5, worker = ?6, \
-                 token = ?7 WHERE seq = ?1",
+                 token = ?7, first_ms = ifnull(?8, first_ms) WHERE seq = ?1",
             )?
             .execute(params![
                 job.seq as i64,
@@ -166,7 +166,8 @@ impl Turn<'_> {
                 expires_ms,
                 self.commit_seq as i64,
                 worker,
-                claim.token.0
+                claim.token.0,
+                job.claimed_ms.is_none().then_some(self.now_ms)
             ])?;
         job.state = State::Leased;
         job.claimed_ms = Some(self.now_ms);

@@ -90,9 +90,9 @@ impl Turn<'_> {
             .prepare_cached(
                 "INSERT INTO jobs (seq, queue, state, held, tries, run_at_ms, claimed_ms, ends_ms, fence, worker, \
                  token, priority, run, max_attempts, enqueued_ms, backoff, content_type, id, group_name, dedup, \
-                 headers, payload_kind, payload_len, body, payload, turn, bounded) \
+                 headers, payload_kind, payload_len, body, payload, turn, bounded, finish_seq, first_ms, due_ms) \
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10, ?11, 0, ?12, ?7, ?13, ?14, ?15, ?16, ?17, \
-                 ?18, ?19, ?20, ?21, ?22, ?23, ?24) ON CONFLICT (id) DO NOTHING",
+                 ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?1, ?7, ?25) ON CONFLICT (id) DO NOTHING",
             )?
             .execute(params![
                 seq,
@@ -119,6 +119,7 @@ impl Turn<'_> {
                 (!apart).then_some(bytes),
                 turn,
                 i64::from(policy.overflow == Overflow::DropOldest),
+                (state == State::Scheduled).then_some(run_at_ms),
             ])?;
         if added == 0 {
             self.cache.ordinal -= 1;

@@ -103,7 +103,7 @@ impl Turn<'_> {
             .prepare_cached(
                 "UPDATE jobs SET seq = ?2, state = 3, held = ?3, tries = ?4, run_at_ms = ?5, claimed_ms = ?5, \
                  ends_ms = ?5, enqueued_ms = ?5, fence = ?6, worker = ?7, token = ?8, run = ?9, queue = ?10, \
-                 turn = ?11, bounded = ?12 WHERE seq = ?1",
+                 turn = ?11, bounded = ?12, finish_seq = ?2, first_ms = ?5, due_ms = NULL WHERE seq = ?1",
             )?
             .execute(params![
                 slot.seq,

@@ -4,6 +4,7 @@
 //! reads a clock or draws a number; the time is an argument. Knows nothing of buckets.
 //! Parameters are numbered and not named: binding by name compares strings at every call.
 
+mod archive;
 mod attempts;
 mod check;
 mod claim;
@@ -31,6 +32,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
+pub use archive::{Due, Leaving};
 pub use check::check;
 use fault::{Fault, Try, from_sqlite};
 pub use migrate::SCHEMA_VERSION;

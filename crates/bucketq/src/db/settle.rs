@@ -97,11 +97,10 @@ impl Turn<'_> {
 
     /// The job is finished in this state, and what follows from that.
     pub fn finish(&mut self, slot: &Slot, state: State) -> Try<()> {
-        self.conn.prepare_cached("UPDATE jobs SET state = ?2, ends_ms = ?3 WHERE seq = ?1")?.execute([
-            slot.seq,
-            state as i64,
-            self.now_ms,
-        ])?;
+        let finish_seq = self.next_seq();
+        self.conn
+            .prepare_cached("UPDATE jobs SET state = ?2, ends_ms = ?3, finish_seq = ?4 WHERE seq = ?1")?
+            .execute([slot.seq, state as i64, self.now_ms, finish_seq])?;
         let marks = self.marks(slot.line);
         marks.shift(slot.state, state, 1);
         if slot.state == State::Ready {
