@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::config::Options;
 use crate::env::Env;
 use crate::error::{Code, Error, Kind, Result};
+use crate::life::Listing;
 use crate::metrics::Counters;
 use crate::op::{Held, Op, Outcome};
 use crate::query::{Answer, Collected, Exported, Query};
@@ -93,6 +94,8 @@ pub(crate) enum Work {
     Op(Op),
     /// A commit that changes nothing, to settle what is before it (P9).
     Fence,
+    /// An archive object is listed and its jobs leave; without one, only what is too old leaves the list.
+    Archive(Option<Arc<Listing>>),
 }
 
 /// Where an op stands; decides between "surely not applied" and "unknown" when its caller gives up (P7).
@@ -195,6 +198,17 @@ pub(crate) struct Collection {
     pub reply: oneshot::Sender<Result<Collected>>,
 }
 
+/// What one step of archiving did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// An object with so many jobs is on the list.
+    Listed(u64),
+    /// Others were faster: look again.
+    Again,
+    /// No job is to leave.
+    Nothing,
+}
+
 /// A settled image wanted as a file of this machine.
 #[derive(Debug)]
 pub(crate) struct Export {
@@ -214,6 +228,10 @@ pub(crate) enum Mail {
     Export(Export),
     HandBack(Vec<Held>),
     Task(Task, oneshot::Sender<Result<Told>>),
+    /// Jobs that may leave are to be archived now; answered after one object.
+    Archive(oneshot::Sender<Result<Pass>>),
+    /// Something that was done beside the writer is ready.
+    Wake,
     /// Answered once everything before it is.
     Flush(oneshot::Sender<()>),
 }
@@ -434,6 +452,33 @@ impl Door {
             () = deadline => return Err(self.gave_up(&stage)),
         };
         done.await.map_err(|_| gone())?
+    }
+
+    /// Archive every job that may leave its queue. Answers how many were archived; others may have archived more. Ends
+    /// with an error when no object gets on the list within the deadline.
+    pub async fn archive(self: &Arc<Self>) -> Result<u64> {
+        self.refuse_if_read_only()?;
+        let _place = Place::take(self)?;
+        let mut jobs = 0;
+        let mut since = self.env.monotonic();
+        loop {
+            let (tx, rx) = oneshot::channel();
+            self.tx.send(Mail::Archive(tx)).map_err(|_| gone())?;
+            let limit = self.options.deadline.saturating_sub(self.env.monotonic() - since);
+            let pass = tokio::select! {
+                biased;
+                pass = rx => pass.map_err(|_| gone())??,
+                () = self.env.sleep(limit) => return Err(self.gave_up(&Stage::default())),
+            };
+            match pass {
+                Pass::Nothing => return Ok(jobs),
+                Pass::Again => {}
+                Pass::Listed(n) => {
+                    jobs += n;
+                    since = self.env.monotonic();
+                }
+            }
+        }
     }
 
     /// Write the newest settled state to a file.

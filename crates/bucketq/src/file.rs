@@ -20,7 +20,8 @@ use crate::metrics::Metrics;
 use crate::op::{Held, Op, Outcome};
 use crate::policy::Policy;
 use crate::query::{
-    Answer, Collected, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, Stats,
+    Answer, Archives, Collected, Commit, Cursor, Detail, Exported, Filter, Finished, Page, Query, QueueInfo,
+    Stats,
 };
 use crate::queue::Queue;
 use crate::registry;
@@ -229,6 +230,32 @@ impl QueueFile {
     /// for doing it now. With zero everything goes: safe for writers, while who is still reading starts over.
     pub async fn collect(&self, grace: Duration) -> Result<Collected> {
         self.door()?.collect(grace).await
+    }
+
+    /// Write every finished job that may leave its queue to the archive now, and answer how many that were. It happens
+    /// by itself, beside the commits, once enough jobs wait or the oldest has waited for
+    /// [`archive_every`](Options::archive_every).
+    pub async fn archive(&self) -> Result<u64> {
+        self.door()?.archive().await
+    }
+
+    /// The archive objects of one queue or of all that hold lives which finished after this place in the order of
+    /// finishes.
+    pub async fn archives(&self, queue: Option<&str>, after: u64) -> Result<Archives> {
+        let query = Query::Archives { queue: queue.map(str::to_owned), after };
+        match self.ask(query, None).await? {
+            Answer::Archives(archives) => Ok(archives),
+            _ => Err(Error::new(Code::Internal, "another answer than asked for")),
+        }
+    }
+
+    /// Lives that ended and are not archived, after one place in the order of finishes up to another, at most 1,000.
+    pub async fn lives(&self, queue: Option<&str>, after: u64, until: u64, limit: u32) -> Result<Finished> {
+        let query = Query::Finished { queue: queue.map(str::to_owned), after, until, limit };
+        match self.ask(query, None).await? {
+            Answer::Finished(finished) => Ok(finished),
+            _ => Err(Error::new(Code::Internal, "another answer than asked for")),
+        }
     }
 
     /// What the writer behind this handle has done.

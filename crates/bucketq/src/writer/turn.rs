@@ -29,7 +29,8 @@ impl Writer {
         if self.local.is_some() {
             return self.local_turn(work).await;
         }
-        let Work { slots, mut questions, exports, collections, flushes, tasks, poll } = work;
+        let Work { mut slots, mut questions, exports, collections, archives, flushes, tasks, poll, wake: _ } =
+            work;
         if let Some(error) = self.halted.clone() {
             self.refuse_all(slots, questions, &error);
             for order in collections {
@@ -38,8 +39,12 @@ impl Writer {
             for export in exports {
                 let _ = export.reply.send(Err(error.clone()));
             }
+            for order in archives {
+                let _ = order.send(Err(error.clone()));
+            }
         } else {
             let moved = poll && self.poll().await;
+            slots.extend(self.archive_made());
             let batch = self.batch(slots, poll || moved);
             if !batch.is_empty() {
                 self.commit(batch, &mut questions).await;
@@ -53,6 +58,7 @@ impl Writer {
             for export in exports {
                 self.export(export).await;
             }
+            self.archive(archives).await;
         }
         for (task, reply) in tasks {
             let _ = reply.send(self.durable_task(task).await);
@@ -229,14 +235,27 @@ impl Writer {
         let mut outcomes: Outcomes = Vec::with_capacity(batch.len());
         let mut empty: Vec<&Queues> = vec![];
         for (i, slot) in batch.iter().enumerate() {
-            let door::Work::Op(op) = &slot.work else {
-                outcomes.push(Ok(Outcome::Atomic(vec![])));
-                continue;
-            };
             if let Some(error) = &out[i] {
                 outcomes.push(Err(error.clone()));
                 continue;
             }
+            let op = match &slot.work {
+                door::Work::Op(op) => op,
+                door::Work::Fence => {
+                    outcomes.push(Ok(Outcome::Atomic(vec![])));
+                    continue;
+                }
+                door::Work::Archive(listing) => {
+                    let floor = self.chain.head.gc_floor;
+                    let done = wrong::archive(&self.options, db, listing.as_deref(), at, floor, &self.limits);
+                    if db.poisoned() {
+                        out[i] = Some(done.err().unwrap_or_else(broke));
+                        return Err(Some(i));
+                    }
+                    outcomes.push(done.map(|()| Outcome::Atomic(vec![])));
+                    continue;
+                }
+            };
             // A hundred waiting claims on an empty queue cost one look.
             if let Op::Claim(claim) = op
                 && slot.wait != Wait::No
@@ -247,11 +266,7 @@ impl Writer {
             }
             let outcome = db.apply(&wrong::with_current_token(&self.options, db, op), at, &self.limits);
             if db.poisoned() {
-                out[i] = Some(
-                    outcome
-                        .err()
-                        .unwrap_or_else(|| Error::new(Code::Internal, "an op broke its transaction")),
-                );
+                out[i] = Some(outcome.err().unwrap_or_else(broke));
                 return Err(Some(i));
             }
             if let (Op::Claim(claim), Ok(Outcome::Claimed(jobs))) = (op, &outcome)
@@ -359,12 +374,24 @@ impl Writer {
         let last_ms = self.local.as_ref().map_or(head.commit_ms, |l| l.log.last_ms());
         let at = Moment { now_ms: self.time.now_ms().max(last_ms), commit_seq: head.commit_seq };
         let mut answer = self.chain.db.query(&q.query, &at)?;
-        if let Answer::Stats(stats) = &mut answer {
-            stats.commit_ms = self.chain.head.commit_ms;
-            stats.commit_id = keys::hex(&self.chain.head.commit_id);
+        match &mut answer {
+            Answer::Stats(stats) => {
+                stats.commit_ms = self.chain.head.commit_ms;
+                stats.commit_id = keys::hex(&self.chain.head.commit_id);
+            }
+            Answer::Archives(archives) => {
+                for a in &mut archives.objects {
+                    a.key = keys::archive(&self.source.name, &keys::hex(&a.file), a.seq, &a.rand);
+                }
+            }
+            _ => {}
         }
         Ok(answer)
     }
+}
+
+fn broke() -> Error {
+    Error::new(Code::Internal, "an op broke its transaction")
 }
 
 pub(super) fn fail(batch: Vec<Slot>, error: &Error) {
