@@ -17,3 +17,4 @@ mod reads;
 mod refusals;
 mod replaced;
 mod waiting;
+mod watching;

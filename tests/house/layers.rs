@@ -18,7 +18,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "nouns",
         modules: &[
-            "job", "lease", "life", "op", "query", "policy", "schedule", "cron", "content", "error", "env",
+            "job", "lease", "life", "event", "op", "query", "policy", "schedule", "cron", "content", "error", "env",
             "config", "settings", "broken", "fit",
         ],
         uses: &[],

@@ -11,12 +11,12 @@ use crate::broken::{self, Broken};
 use crate::claim::ClaimRequest;
 use crate::config::Options;
 use crate::db::{self, Limits};
-use crate::door::{Done, Door, Wait, Work};
+use crate::door::{Done, Door, Events, Wait, Work};
 use crate::env::Env;
 use crate::error::{Code, Error, Result};
 use crate::job::{JobId, New, Payload, State};
 use crate::local::Dir;
-use crate::metrics::Metrics;
+use crate::metrics::{self, Histograms, Metrics};
 use crate::op::{Held, Op, Outcome};
 use crate::policy::Policy;
 use crate::query::{
@@ -261,6 +261,24 @@ impl QueueFile {
     /// What the writer behind this handle has done.
     pub fn metrics(&self) -> Result<Metrics> {
         Ok(self.door()?.shared.counters.read())
+    }
+
+    /// How long jobs waited and ran, how long commits took and how large they were, as far as they went through this
+    /// writer.
+    pub fn histograms(&self) -> Result<Histograms> {
+        Ok(self.door()?.shared.observed.read())
+    }
+
+    /// Everything that is measured, as text for Prometheus (docs/watching.md). Counts of jobs are at most `max_age` old.
+    pub async fn prometheus(&self, max_age: Option<Duration>) -> Result<String> {
+        let stats = self.stats(max_age).await?;
+        Ok(metrics::text(&stats, &self.metrics()?, &self.histograms()?))
+    }
+
+    /// What happens to jobs through this writer from now on, each event after the commit that made it true. Events that
+    /// come while there is no room for them are missed, and counted; no commit waits for a listener.
+    pub fn events(&self, room: usize) -> Result<Events> {
+        Ok(self.door()?.shared.watchers.listen(room))
     }
 
     /// The largest clock difference between two writers that the file is made for; a lease must be longer than twice

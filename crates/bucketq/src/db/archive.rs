@@ -14,6 +14,7 @@ use super::names::NOBODY;
 use super::row::{BODY, INLINE, NO_TOKEN, attempt, state};
 use super::{Db, Limits, Moment, Turn};
 use crate::error::{Code, Error, Result};
+use crate::event::Happened;
 use crate::job::{JobId, State};
 use crate::life::{Archived, Life, Listing, Part};
 
@@ -323,6 +324,7 @@ impl Turn<'_> {
             }
         }
         self.leave_file(listing)?;
+        let line = self.line_of(listing.queue)?;
         self.conn
             .prepare_cached(
                 "INSERT INTO archives (queue, file, seq, rand, bytes, hash, jobs, first_seq, last_seq, first_ms, last_ms, \
@@ -343,6 +345,10 @@ impl Turn<'_> {
                 self.commit_seq as i64,
                 self.now_ms
             ])?;
+        if self.watched() {
+            let queue = self.line(line).name.clone();
+            self.tell(Happened::Archived { queue, count: object.jobs });
+        }
         Ok(())
     }
 

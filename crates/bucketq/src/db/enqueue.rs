@@ -15,6 +15,7 @@ use super::row::{BODY, INLINE, NO_TOKEN, UNTRIED};
 use crate::broken::Broken;
 use crate::config::INLINE_PAYLOAD;
 use crate::error::{Code, Error};
+use crate::event::{At, Happened};
 use crate::job::{Dedup, DedupScope, JobId, New, State, When};
 use crate::op::Enqueued;
 use crate::policy::Overflow;
@@ -66,6 +67,9 @@ impl Turn<'_> {
         if let Some(dedup) = &dedup
             && let Some(there) = self.duplicate(queue, &dedup.key)?
         {
+            if self.watched() {
+                self.tell(Happened::Deduplicated { queue: queue.into(), id: there.id });
+            }
             return Ok(there);
         }
         let line = self.make_line(queue)?;
@@ -144,6 +148,10 @@ impl Turn<'_> {
             _ if held => {}
             State::Ready => marks.offer((job.priority, seq)),
             _ => marks.due_ms = marks.due_ms.min(run_at_ms),
+        }
+        if self.watched() {
+            let queue = self.line(line).name.clone();
+            self.tell(Happened::Enqueued(At { queue, id: job.id, run: 0, attempt: 0 }));
         }
         Ok(Enqueued { id: job.id, deduplicated: false, commit_seq: self.commit_seq, dropped: vec![] })
     }

@@ -19,6 +19,7 @@ use crate::gc::{self, Kept};
 use crate::job::State;
 use crate::keys;
 use crate::life::{Archived, Listing};
+use crate::metrics::Counters;
 use crate::pages::{Image, PageFile, Pages};
 use crate::store::Store;
 use crate::wire::hash;
@@ -157,6 +158,7 @@ impl Writer {
             Ok(Ok(_)) if self.archiver.comes_again(&self.options, listing.as_ref()) => return,
             Ok(Ok(done)) => {
                 tracing::debug!(jobs, commit_seq = done.commit_seq, "archived");
+                Counters::add(&self.shared.counters.archived_jobs, jobs);
                 Ok(Pass::Listed(jobs))
             }
             Ok(Err(error)) if error.code() == Code::Contended => Ok(Pass::Again),

@@ -138,6 +138,8 @@ impl Writer {
                 let took = self.env.monotonic().saturating_duration_since(started);
                 self.pace.put = (self.pace.put * 7 + took) / 8;
                 self.pace.looked_ms = executed.commit_ms;
+                self.tell_batch(executed.told, (commit_seq, executed.commit_ms));
+                self.tell_empty(&executed.outcomes, (commit_seq, executed.commit_ms));
                 self.reply(batch, executed.outcomes, (commit_seq, executed.commit_ms), executed.began);
                 self.shrink_log();
             }
@@ -167,16 +169,17 @@ impl Writer {
         let began = self.env.monotonic();
         let commit_ms = self.time.commit_ms(last_ms)?;
         let (outcomes, changes) = self.execute(batch, commit_ms)?;
-        let executed = |outcomes, changes| Executed { outcomes, changes, commit_ms, began };
+        let told = self.chain.db.take_told();
+        let executed = |outcomes, changes, told| Executed { outcomes, changes, told, commit_ms, began };
         if changes.is_empty() {
-            return Ok((executed(outcomes, changes), commit_seq));
+            return Ok((executed(outcomes, changes, told), commit_seq));
         }
         let (ordinal, ops) = (self.chain.db.ordinal(), succeeded(&outcomes));
         let Err(failed) = self.log()?.log.commit(&changes, ops, commit_ms, ordinal) else {
             Counters::add(&self.shared.counters.local_commits, 1);
             Counters::add(&self.shared.counters.local_ops, ops.into());
             self.tell_pending();
-            return Ok((executed(outcomes, changes), commit_seq));
+            return Ok((executed(outcomes, changes, told), commit_seq));
         };
         self.undo(changes);
         if failed.in_doubt && self.log()?.log.roll(&pages.with(|p| p.image())).is_err() {

@@ -16,6 +16,7 @@ mod look;
 mod open;
 mod push;
 mod sync;
+mod tell;
 mod turn;
 mod wrong;
 
@@ -166,6 +167,7 @@ impl Writer {
         self.leave_archive().await;
         self.leave().await;
         self.collector.finish(self.request_limit()).await;
+        self.shared.watchers.end();
         // Its directory is free before anybody hears of the end.
         drop(self);
         let _ = ended.send(true);

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::local::succeeded;
 use super::push::Pushed;
 use super::{Outcomes, Work, Writer, wrong};
-use crate::db::Moment;
+use crate::db::{self, Moment};
 use crate::door::{self, Done, Question, Slot, Synced, Task, Told, Wait};
 use crate::error::{Code, Error, Kind, Result};
 use crate::keys;
@@ -19,6 +20,7 @@ use crate::query::{Answer, Query};
 pub(super) struct Executed {
     pub outcomes: Outcomes,
     pub changes: Changes,
+    pub told: db::Told,
     pub commit_ms: i64,
     /// Taken before the time of the commit was (P26).
     pub began: Instant,
@@ -153,21 +155,27 @@ impl Writer {
                 }
                 self.pace.looked_ms = executed.commit_ms;
                 let decided_on = (self.chain.head.commit_seq, self.chain.head.commit_ms);
+                // An enqueue that met its double changed nothing either.
+                self.tell_batch(executed.told, decided_on);
+                self.tell_empty(&executed.outcomes, decided_on);
                 return self.reply(batch, executed.outcomes, decided_on, executed.began);
             }
-            let Executed { outcomes, changes, commit_ms, began } = executed;
+            let Executed { outcomes, changes, told, commit_ms, began } = executed;
             self.answer_too_early(waiting);
             // Settled late, the chain may have moved on beyond it.
             let commit = (self.chain.head.commit_seq + 1, commit_ms);
             match self.push(&batch, &outcomes, changes, commit_ms).await {
                 Pushed::Stored => {
                     self.pace.looked_ms = commit_ms;
+                    self.tell_batch(told, commit);
+                    self.tell_empty(&outcomes, commit);
+                    self.tell_commit(succeeded(&outcomes), began, commit);
                     return self.reply(batch, outcomes, commit, began);
                 }
                 Pushed::Again => {}
-                Pushed::Lost => {
+                Pushed::Lost(cause) => {
                     losses += 1;
-                    Counters::add(&self.shared.counters.conflicts, 1);
+                    self.tell_conflict(cause);
                     let lost = format!("other writers were faster {losses} times");
                     self.shared.trouble(Some(Error::new(Code::Contended, lost)));
                     // Small: the next commit of the winner is one put away.
@@ -190,13 +198,15 @@ impl Writer {
         let began = self.env.monotonic();
         let commit_ms = self.time.commit_ms(self.chain.head.commit_ms)?;
         let (outcomes, changes) = self.execute(batch, commit_ms)?;
-        Ok(Executed { outcomes, changes, commit_ms, began })
+        let told = self.chain.db.take_told();
+        Ok(Executed { outcomes, changes, told, commit_ms, began })
     }
 
     /// One transaction for the batch. An op that fails fails alone; one that breaks the transaction is left out and
     /// the others run again.
     pub(super) fn execute(&mut self, batch: &[Slot], commit_ms: i64) -> Result<(Outcomes, Changes)> {
         let at = self.moment(commit_ms);
+        self.chain.db.watch(self.shared.watchers.any());
         let mut out: Vec<Option<Error>> = vec![None; batch.len()];
         loop {
             match self.attempt(batch, &at, &mut out) {

@@ -4,6 +4,11 @@
 //! Called by file and queue (send) and writer (receive). Keeps the promise that every caller gets an answer within its
 //! deadline, and that claimed jobs whose caller has gone are handed back.
 
+mod errands;
+mod events;
+
+pub use events::Events;
+
 use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
@@ -21,7 +26,7 @@ use crate::config::Options;
 use crate::env::Env;
 use crate::error::{Code, Error, Kind, Result};
 use crate::life::Listing;
-use crate::metrics::Counters;
+use crate::metrics::{Counters, Observed};
 use crate::op::{Held, Op, Outcome};
 use crate::query::{Answer, Collected, Exported, Query};
 
@@ -240,6 +245,8 @@ pub(crate) enum Mail {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub counters: Arc<Counters>,
+    pub observed: Observed,
+    pub watchers: events::Watchers,
     waiting: AtomicUsize,
     trouble: Mutex<Option<Error>>,
     /// The writer has stopped writing for good: a new opening gets a new one.
@@ -253,6 +260,8 @@ impl Shared {
     pub fn new(counters: Arc<Counters>) -> Self {
         Self {
             counters,
+            observed: Observed::default(),
+            watchers: events::Watchers::default(),
             waiting: AtomicUsize::new(0),
             trouble: Mutex::new(None),
             dead: AtomicBool::new(false),
@@ -413,93 +422,6 @@ impl Door {
             biased;
             answer = rx => answer.map_err(|_| gone())?,
             () = self.env.sleep(self.options.deadline) => Err(self.gave_up(&Stage::default())),
-        }
-    }
-
-    /// Carry out something about the state as a whole. It ends by itself, and goes on when nobody waits.
-    pub async fn task(&self, task: Task) -> Result<Told> {
-        let (tx, rx) = oneshot::channel();
-        self.tx.send(Mail::Task(task, tx)).map_err(|_| gone())?;
-        rx.await.map_err(|_| gone())?
-    }
-
-    /// Have what nothing refers to deleted. The deadline is for the floor; the deletes take as long as they take, and
-    /// go on if the caller leaves.
-    pub async fn collect(self: &Arc<Self>, grace: Duration) -> Result<Collected> {
-        self.refuse_if_read_only()?;
-        let arrived = self.env.monotonic();
-        let _place = Place::take(self)?;
-        let stage = Arc::new(Stage::default());
-        let deadline = self.env.sleep(self.options.deadline);
-        let mut under_way = self.shared.base_under_way.subscribe();
-        let begin = async {
-            let mut tidy = grace.is_zero();
-            loop {
-                // A base on its way into HEAD is what makes the old one garbage.
-                let _ = under_way.wait_for(|under_way| !under_way).await;
-                let ((begun, told), (reply, done)) = (oneshot::channel(), oneshot::channel());
-                let order = Collection { grace, tidy, stage: Arc::clone(&stage), arrived, begun, reply };
-                self.tx.send(Mail::Collect(order)).map_err(|_| gone())?;
-                if told.await.map_err(|_| gone())?? == Begun::Deleting {
-                    return Ok(done);
-                }
-                tidy = false;
-            }
-        };
-        let done = tokio::select! {
-            biased;
-            done = begin => done?,
-            () = deadline => return Err(self.gave_up(&stage)),
-        };
-        done.await.map_err(|_| gone())?
-    }
-
-    /// Archive every job that may leave its queue. Answers how many were archived; others may have archived more. Ends
-    /// with an error when no object gets on the list within the deadline.
-    pub async fn archive(self: &Arc<Self>) -> Result<u64> {
-        self.refuse_if_read_only()?;
-        let _place = Place::take(self)?;
-        let mut jobs = 0;
-        let mut since = self.env.monotonic();
-        loop {
-            let (tx, rx) = oneshot::channel();
-            self.tx.send(Mail::Archive(tx)).map_err(|_| gone())?;
-            let limit = self.options.deadline.saturating_sub(self.env.monotonic() - since);
-            let pass = tokio::select! {
-                biased;
-                pass = rx => pass.map_err(|_| gone())??,
-                () = self.env.sleep(limit) => return Err(self.gave_up(&Stage::default())),
-            };
-            match pass {
-                Pass::Nothing => return Ok(jobs),
-                Pass::Again => {}
-                Pass::Listed(n) => {
-                    jobs += n;
-                    since = self.env.monotonic();
-                }
-            }
-        }
-    }
-
-    /// Write the newest settled state to a file.
-    pub async fn export(self: &Arc<Self>, path: PathBuf, replace: bool) -> Result<Exported> {
-        let _place = Place::take(self)?;
-        let (tx, rx) = oneshot::channel();
-        let arrived = self.env.monotonic();
-        self.tx.send(Mail::Export(Export { path, replace, arrived, reply: tx })).map_err(|_| gone())?;
-        let taken = tokio::select! {
-            biased;
-            taken = rx => taken.map_err(|_| gone())??,
-            () = self.env.sleep(self.options.deadline) => return Err(self.gave_up(&Stage::default())),
-        };
-        taken.await.unwrap_or_else(|e| Err(Error::new(Code::Internal, "an export ended early").because(e)))
-    }
-
-    /// Wait until everything sent before is answered.
-    pub async fn flush(&self) {
-        let (tx, rx) = oneshot::channel();
-        if self.tx.send(Mail::Flush(tx)).is_ok() {
-            let _ = rx.await;
         }
     }
 
