@@ -18,8 +18,8 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "nouns",
         modules: &[
-            "job", "lease", "life", "event", "op", "query", "policy", "schedule", "cron", "content", "error", "env",
-            "config", "settings", "broken", "fit",
+            "job", "lease", "life", "event", "op", "query", "policy", "schedule", "cron", "content", "error",
+            "env", "config", "settings", "broken", "fit",
         ],
         uses: &[],
         crates: &["bytes", "serde", "serde_json", "thiserror", "uuid"],
