@@ -31,6 +31,9 @@ const MOST: u32 = 10_000;
 /// Bytes of them, about.
 const BYTES: usize = 8 * 1024 * 1024;
 
+/// How long the archive rests after something went wrong, so that not every commit reads and encodes for nothing.
+const REST: Duration = Duration::from_secs(30);
+
 /// What came of reading and uploading: an object to be listed, or no job to leave.
 type Made = Result<Option<Arc<Listing>>>;
 type Order = oneshot::Sender<Result<Pass>>;
@@ -48,13 +51,24 @@ pub(super) struct Archiver {
     looked: Option<Instant>,
     /// Commits of this writer when it was last looked at all.
     commits: u64,
+    /// It went wrong: nothing begins by itself before this.
+    rest: Option<Instant>,
     /// Broken on purpose: jobs have left, and this is to be listed.
     left: Option<Arc<Listing>>,
 }
 
 impl Archiver {
     pub fn new(wake: mpsc::WeakUnboundedSender<Mail>) -> Self {
-        Self { wake, making: None, listing: None, orders: vec![], looked: None, commits: 0, left: None }
+        Self {
+            wake,
+            making: None,
+            listing: None,
+            orders: vec![],
+            looked: None,
+            commits: 0,
+            rest: None,
+            left: None,
+        }
     }
 
     /// Broken on purpose: the jobs have left, and the object is listed by the next commit.
@@ -105,6 +119,7 @@ impl Writer {
             }
             Err(error) => {
                 tracing::warn!(%error, "an archive object could not be written; it is tried again later");
+                self.archiver.rest = Some(self.env.monotonic() + REST);
                 self.archiver.tell(&Err(error));
                 None
             }
@@ -172,6 +187,7 @@ impl Writer {
         };
         if let Err(error) = &told {
             tracing::warn!(%error, "an archive object could not be listed; its jobs stay until the next");
+            self.archiver.rest = Some(self.env.monotonic() + REST);
         }
         self.archiver.tell(&told);
     }
@@ -185,6 +201,9 @@ impl Writer {
         }
         let every = self.options.archive_every;
         let now = self.env.monotonic();
+        if self.archiver.rest.is_some_and(|until| now < until) {
+            return Due::Nothing;
+        }
         let pause = (every / 4).min(Duration::from_mins(1));
         let thorough = self.archiver.looked.is_none_or(|at| now.saturating_duration_since(at) >= pause);
         if thorough {
