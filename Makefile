@@ -60,8 +60,9 @@ bench-engine: prereqs  ## Measure the engine, optimised build; JSON on the last 
 bench-growth: prereqs  ## Measure opening, bases, shrinking, a million jobs, contention; JSON on the last line
 	$(CARGO) run --locked --release -p bucketq-benches --bin growth
 
-bench-lifecycle: prereqs  ## Measure what groups, dedup keys and policies cost, optimised build; JSON on the last line
-	$(CARGO) run --locked --release -p bucketq-benches --bin lifecycle
+bench-lifecycle: prereqs  ## Measure what groups, dedup keys, policies and the archive cost, optimised build; JSON on the last line
+	@for bin in lifecycle archive; do $(CARGO) run --locked --release -p bucketq-benches --bin $$bin | tail -n 1; done \
+		| $(PYTHON) -c 'import json, sys; print(json.dumps({k: v for line in sys.stdin for k, v in json.loads(line).items()}))'
 
 bench-local: prereqs  ## Measure Local mode on this machine's disk, optimised build; JSON on the last line
 	$(CARGO) run --locked --release -p bucketq-benches --bin local

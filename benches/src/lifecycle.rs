@@ -100,6 +100,8 @@ fn everything() -> Result<Changes> {
         group_concurrency: Some(2),
         concurrency: Some(Some(100_000)),
         rate: Some(Some("1000000/s".parse()?)),
+        // How much history is kept is measured by the bin archive.
+        ..Changes::default()
     })
 }
 

@@ -114,6 +114,8 @@ class Settings(TypedDict, total=False):
     """How bases are stored: compressed, or as SQLite files."""
     grace: Seconds
     """What a queue file no longer needs stays for this long, for those who are still reading it."""
+    archive_every: Seconds
+    """Finished jobs that may leave for the archive wait about this long for others, while anything is committed."""
     poll_min: Seconds
     """A waiting claim asks the store this often at first ..."""
     poll_max: Seconds

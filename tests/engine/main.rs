@@ -18,3 +18,4 @@ mod refusals;
 mod replaced;
 mod sharing;
 mod waiting;
+mod watching;

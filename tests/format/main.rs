@@ -1,5 +1,6 @@
 //! Every byte of what lies in the bucket: the layouts of docs/format.md, read by two readers, damaged, bounded, kept.
 
+mod archive;
 mod base;
 mod damage;
 mod fixture;

@@ -18,8 +18,8 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "nouns",
         modules: &[
-            "job", "lease", "op", "query", "policy", "schedule", "cron", "content", "error", "env", "config",
-            "settings", "broken", "fit",
+            "job", "lease", "life", "event", "op", "query", "policy", "schedule", "cron", "content", "error",
+            "env", "config", "settings", "broken", "fit",
         ],
         uses: &[],
         crates: &["bytes", "serde", "serde_json", "thiserror", "uuid"],
@@ -50,7 +50,7 @@ const LAYERS: &[Layer] = &[
         name: "join",
         modules: &[
             "wire", "keys", "record", "head", "segment", "base", "commit", "settle", "catchup", "upload",
-            "gc", "time", "operate", "local", "writer",
+            "gc", "time", "operate", "local", "writer", "archive",
         ],
         uses: &["nouns", "state", "bytes"],
         crates: &[
@@ -84,6 +84,7 @@ const ALSO: &[(&str, &[&str])] = &[
     ("schedule.rs", &["jiff"]),
     ("store/s3", &["aws_config", "aws_sdk_s3", "aws_smithy_runtime_api", "aws_smithy_types", "httpdate"]),
     ("writer", &["rusqlite"]),
+    ("archive", &["parquet"]),
     // The writer takes the mail that the doors put in; of the doors, only the registry knows who reads it.
     ("writer", &["crate::door"]),
     (

@@ -133,6 +133,7 @@ impl Model {
             run_at_ms,
             claimed: None,
             ends_ms: act.now_ms,
+            finish: (0, 0),
             token: None,
             last_error: None,
             result: None,
@@ -183,8 +184,11 @@ impl Model {
                 return held.into_iter().map(|j| j.claimed(now_ms)).collect();
             }
         }
+        let mut by_end = mine.clone();
+        by_end.sort_by_key(|seq| (self.jobs[seq].ends_ms, *seq));
         let mut lost = std::collections::BTreeSet::new();
-        for seq in &mine {
+        for seq in &by_end {
+            let place = self.ordinal;
             let job = self.at(*seq);
             if job.state == State::Leased && job.ends_ms <= now_ms {
                 job.token = None;
@@ -193,7 +197,9 @@ impl Model {
                     job.last_error = Some(format!("lease expired after attempt {n} of {n}"));
                     job.state = State::Dead;
                     job.ends_ms = now_ms;
+                    job.finish = (act.commit_seq, place);
                     lost.insert(job.queue.clone());
+                    self.ordinal += 1;
                 } else {
                     job.state = State::Ready;
                     job.run_at_ms = job.ends_ms;
@@ -306,26 +312,27 @@ impl Model {
     }
 
     fn finish(&mut self, seq: u64, state: State, act: Act) {
+        let place = self.ordinal;
+        self.ordinal += 1;
         let job = self.at(seq);
         job.state = state;
         job.ends_ms = act.now_ms;
+        job.finish = (act.commit_seq, place);
         let queue = job.queue.clone();
         self.advance(act);
         self.retain(&queue);
     }
 
-    /// The oldest of those that ended well leave.
+    /// The oldest of those that ended well, and of the dead ones, leave.
     fn retain(&mut self, queue: &str) {
-        let mut kept: Vec<_> = self
-            .jobs
-            .values()
-            .filter(|j| j.queue == queue && matches!(j.state, State::Done | State::Cancelled))
-            .map(|j| (j.ends_ms, j.seq))
-            .collect();
-        kept.sort_unstable();
-        let excess = kept.len().saturating_sub(self.queues[queue].retain as usize);
-        for (_, seq) in kept.into_iter().take(excess) {
-            self.delete(seq);
+        for ends in [&[State::Done, State::Cancelled][..], &[State::Dead]] {
+            let kept = self.jobs.values().filter(|j| j.queue == queue && ends.contains(&j.state));
+            let mut kept: Vec<_> = kept.map(|j| (j.finish, j.seq)).collect();
+            kept.sort_unstable();
+            let excess = kept.len().saturating_sub(self.queues[queue].retain as usize);
+            for (_, seq) in kept.into_iter().take(excess) {
+                self.delete(seq);
+            }
         }
     }
 

@@ -83,7 +83,10 @@ fn run(steps: &[Step]) {
             Step::Retain { queue, keep } => {
                 let name = queue_name(*queue);
                 w.db.connection()
-                    .execute("UPDATE queues SET retain = ?2 WHERE name = ?1", (&name, keep))
+                    .execute(
+                        "INSERT OR REPLACE INTO policies SELECT id, ?2 FROM queues WHERE name = ?1",
+                        (&name, format!("{{\"keep\": {keep}}}")),
+                    )
                     .expect("updates");
                 w.db.forget();
                 if let Some(queue) = model.queues.get_mut(&name) {

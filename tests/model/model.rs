@@ -40,6 +40,8 @@ pub struct MJob {
     pub run_at_ms: i64,
     pub claimed: Option<(i64, u64, String)>,
     pub ends_ms: i64,
+    /// Its place in the order of finishes, once it is finished.
+    pub finish: (u64, u64),
     /// Of the newest claim; none once its lease was ended by somebody else.
     pub token: Option<Token>,
     pub last_error: Option<String>,

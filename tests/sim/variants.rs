@@ -73,6 +73,12 @@ fn rules_of_collection_and_loss_are_noticed_by_what_they_guard() {
         (Variant::Engine(Broken::FloorBeforeStored), "P14"),
         (Variant::Engine(Broken::FloorNewerThanReferences), "although HEAD refers to it"),
         (Variant::Engine(Broken::BaseFromUnsettled), "checksum"),
+        (Variant::Engine(Broken::CollectWithoutList), "parquet is listed by commit"),
+        (Variant::Engine(Broken::ListBelowFloor), "parquet is listed by commit"),
+        (Variant::Engine(Broken::ListBeforeUpload), "parquet is listed by commit"),
+        (Variant::Engine(Broken::ListTwice), "archived twice"),
+        (Variant::Engine(Broken::LeaveBeforeListed), "is gone"),
+        (Variant::Engine(Broken::FixedArchiveKey), "parquet is overwritten"),
     ];
     let missed: Vec<_> = harm.into_iter().filter(|(v, what)| v.caught_as(what, 1, SEEDS).is_none()).collect();
     assert!(missed.is_empty(), "not noticed: {missed:?}");
@@ -102,6 +108,11 @@ fn broken_policies_are_noticed_by_what_they_guard() {
 #[test]
 fn collection_as_often_as_can_be_harms_nobody_and_leaves_nothing() {
     holds(Variant::Frantic, &[]);
+}
+
+#[test]
+fn jobs_that_leave_as_soon_as_they_can_are_in_the_archive_once() {
+    holds(Variant::Archives, &[]);
 }
 
 #[test]

@@ -222,6 +222,7 @@ pub fn dump(conn: &Connection) -> BTreeMap<String, Vec<String>> {
         "dedup",
         "policies",
         "schedules",
+        "archives",
     ];
     tables
         .into_iter()

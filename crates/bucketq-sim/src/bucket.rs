@@ -208,6 +208,11 @@ impl Bucket {
         self.before.get(key).map(|o| o.version.as_str())
     }
 
+    /// What lies under a key.
+    pub fn object(&self, key: &str) -> Option<Bytes> {
+        self.objects.get(key).map(|o| o.bytes.clone())
+    }
+
     /// Every key there is.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.objects.keys().map(String::as_str)

@@ -2,11 +2,13 @@
 //!
 //! Called by the bucket for every HEAD that lands and every delete that arrives, and by run.rs at the end.
 
+use std::collections::BTreeSet;
+
 use bucketq::head::Head;
 
 use crate::bucket::{Bucket, Who, is_head};
 
-/// The number the floor is compared with, and the part of the key that HEAD tells, of a base or a segment.
+/// The number the floor is compared with, and the part of the key that HEAD tells, of a base, a segment or an archive object.
 struct Object {
     seq: u64,
     tail: String,
@@ -22,6 +24,7 @@ impl Object {
             ("seg", [_, from, to, rand]) => {
                 Some(Self { seq: number(to)?, tail: format!("{from}-{to}-{rand}") })
             }
+            ("arch", [_, seq, rand]) => Some(Self { seq: number(seq)?, tail: format!("{seq}-{rand}") }),
             _ => None,
         }
     }
@@ -60,11 +63,12 @@ impl Bucket {
         self.broken.extend(bad);
     }
 
-    /// Keys that nothing refers to. What a probe left behind is not counted.
-    pub fn unreferenced(&self) -> Vec<String> {
+    /// Keys that nothing refers to, neither HEAD nor the list of archive objects. What a probe left behind is not counted.
+    pub fn unreferenced(&self, listed: &BTreeSet<String>) -> Vec<String> {
         let known = self.head().map(|l| referred(&l.head)).unwrap_or_default();
         let litter = |key: &&str| {
             !is_head(key)
+                && !listed.contains(*key)
                 && !key.contains(".probe-")
                 && Object::of(key).is_none_or(|o| known.iter().all(|(tail, _)| *tail != o.tail))
         };

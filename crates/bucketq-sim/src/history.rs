@@ -148,6 +148,8 @@ pub struct History {
     pub errors: BTreeMap<&'static str, u64>,
     /// Codes told to each life.
     pub told: BTreeSet<(Who, &'static str)>,
+    /// Jobs that are in the archive at the end.
+    pub left: BTreeSet<JobId>,
     /// Calls that took longer than they may, and other things noticed on the way.
     pub odd: Vec<String>,
 }

@@ -11,18 +11,23 @@ use bucketq::op::Op;
 use crate::history::{History, Hold, Verdict};
 use crate::ops::{enqueued, parts, proof};
 
-/// Which jobs a purge may have deleted: all of a queue that one was sent for and not surely refused.
+/// Which jobs may have gone: all of a queue that a purge was sent for and not surely refused, and those archived.
 pub struct Purged {
     queue_of: BTreeMap<JobId, String>,
     queues: BTreeSet<String>,
     sent_twice: BTreeSet<JobId>,
+    left: BTreeSet<JobId>,
 }
 
 impl Purged {
     /// As the calls have it.
     pub fn new(history: &History) -> Self {
-        let mut out =
-            Self { queue_of: BTreeMap::new(), queues: BTreeSet::new(), sent_twice: BTreeSet::new() };
+        let mut out = Self {
+            queue_of: BTreeMap::new(),
+            queues: BTreeSet::new(),
+            sent_twice: BTreeSet::new(),
+            left: history.left.clone(),
+        };
         for call in &history.calls {
             for (op, _) in parts(call) {
                 match op {
@@ -44,7 +49,7 @@ impl Purged {
 
     /// This job may have been deleted.
     pub fn may(&self, id: JobId) -> bool {
-        self.queue_of.get(&id).is_some_and(|queue| self.queues.contains(queue))
+        self.left.contains(&id) || self.queue_of.get(&id).is_some_and(|queue| self.queues.contains(queue))
     }
 
     /// This job may have been deleted and then enqueued again, by a caller that was not sure of the first time.

@@ -2,8 +2,9 @@
 //! over everything that happened. Not published.
 //!
 //! `plan` decides what a seed is, `world` holds it, `node` and `workload` live in it, `bucket` and `store` are what
-//! they write to, `history` is what they were told, `check` and `replay` judge it, `variants` proves that they can.
+//! they write to, `history` is what they were told, `check` and `replay` judge it, `archive` finds the jobs that have left, `variants` proves that they can.
 
+pub mod archive;
 pub mod bucket;
 pub mod check;
 pub mod clock;

@@ -12,6 +12,7 @@ use bucketq::env::Env;
 use bucketq::error::{Code, Error, Kind};
 use tokio::task::JoinSet;
 
+use crate::archive;
 use crate::bucket::Who;
 use crate::clock::pause_ms;
 use crate::judge::reach;
@@ -79,6 +80,13 @@ async fn one_life(world: &Arc<World>, who: Who, rng: &Rng) -> bool {
     world.bucket().opened.insert(who);
     let mut clients = JoinSet::new();
     workload::spawn(world, &file, who, &life, rng, &mut clients);
+    let (keeps, handle) = (world.clone(), file.clone());
+    if world.plan.keep.is_some() {
+        clients.spawn(async move {
+            archive::configure(keeps, handle).await;
+            false
+        });
+    }
     let planned = match world.plan.trouble_ms {
         0 => 3_600_000,
         mean => rng.spread(mean / 2, mean * 8),

@@ -5,7 +5,9 @@
 use std::time::Duration;
 
 use bucketq::config::{Host, Options};
+use bucketq::policy::Changes;
 
+use crate::archive;
 use crate::bucket::Lie;
 use crate::rng::Rng;
 use crate::variants::Variant;
@@ -194,6 +196,8 @@ pub struct Plan {
     pub asks: bool,
     /// One job in this many has a payload that fills a tail.
     pub large: u64,
+    /// What is kept of finished jobs, in seeds with an archive.
+    pub keep: Option<Changes>,
     /// Options of every open.
     pub options: Options,
 }
@@ -251,6 +255,7 @@ impl Plan {
             frantic: false,
             asks: rng.one_in(4),
             catch_up: seed.is_multiple_of(2),
+            keep: None,
             options,
         };
         if rng.one_in(3) {
@@ -262,6 +267,11 @@ impl Plan {
         if plan.operator.is_some() || plan.frantic || plan.asks {
             // Of a history that somebody deleted by, and that is gone, nothing can be promised.
             plan.betrayal = None;
+        }
+        // By a chance of its own, so that other seeds are what they were.
+        let own = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x16);
+        if own.one_in(2) {
+            plan.archive(&own);
         }
         if let Some(variant) = variant {
             variant.bend(&mut plan);
@@ -277,6 +287,12 @@ impl Plan {
         self.options.grace = Duration::from_millis(rng.between(8_000, 16_000));
         self.options.base_after = rng.spread(8 * 1024, 256 * 1024);
         self.options.tail = 2 * 1024;
+    }
+
+    /// Finished jobs leave soon.
+    pub fn archive(&mut self, rng: &Rng) {
+        self.keep = Some(archive::keep(rng));
+        self.options.archive_every = Duration::from_millis(rng.spread(1, 10_000));
     }
 
     /// The store lies so often that the probe must find it.

@@ -19,6 +19,7 @@ use bucketq::query::{Answer, Filter, Query};
 use bucketq::store::{Expect, Got, Listed, Put, Store, Version};
 use bytes::Bytes;
 
+use crate::archive;
 use crate::bucket::{Landed, is_head};
 use crate::check::{Jobs, claim_open};
 use crate::clock::pause_ms;
@@ -139,6 +140,7 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
     let (mut before, mut was_paused) = (Jobs::new(), BTreeSet::new());
     let mut file: Option<QueueFile> = None;
     let mut kept = Kept::default();
+    let mut read = archive::Read::new();
     for (n, &at_ms) in times.iter().enumerate() {
         museum.at.store(n, Ordering::Relaxed);
         // A read may share what was fetched at the same instant.
@@ -152,8 +154,11 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
         }
         let Some(handle) = &file else { continue };
         let paused = paused(handle).await;
-        match list_all(handle).await {
-            Ok(jobs) => {
+        let object = |key: &str| museum.ever.get(key).cloned();
+        match archive::whole(handle, object, &mut read).await {
+            Ok(whole) => {
+                bad.extend(whole.bad.into_iter().map(|what| format!("commit {seq}: {what}")));
+                let jobs = whole.jobs;
                 from_paused(history, seq, &jobs, &was_paused, &paused, &mut bad);
                 was_paused = paused;
                 explain(

@@ -2,7 +2,7 @@
 //!
 //! Called by the `sim` binary and by tests/sim. The report says everything; nothing is printed here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use bucketq::op::{Held, Op};
 use bucketq::query::{Answer, Query};
 use tokio::task::JoinSet;
 
+use crate::archive;
 use crate::bucket::Who;
 use crate::check;
 use crate::clock::{EPOCH_MS, pause_ms};
@@ -223,28 +224,49 @@ async fn clean_up(world: &Arc<World>) -> Result<check::Jobs, String> {
     pause_ms(300_000).await;
     file.settle().await.map_err(|e| format!("G5: it does not settle at the end: {e:?}"))?;
     drain(&client).await?;
-    let jobs =
-        replay::list_all(&file).await.map_err(|e| format!("G7: it cannot be read at the end: {e:?}"))?;
-    collected(world, &file).await?;
+    // What may leave has left, so that nothing happens by itself when it is to be quiet.
+    if world.plan.keep.is_some() {
+        file.archive().await.map_err(|e| format!("G5: the archive does not come to an end: {e:?}"))?;
+    }
+    let mut read = archive::Read::new();
+    let jobs = everything(world, &file, &mut read).await?;
+    let listed = jobs.listed;
+    collected(world, &file, &listed).await?;
     quiet(world, &client).await?;
     drop(client);
     file.close().await.map_err(|e| format!("it does not close at the end: {e:?}"))?;
     let cold = Arc::new(Life::new(Who { node: world.plan.nodes, life: 2 }));
     let file = node::open(world, &cold).await.map_err(|e| format!("G7: it cannot be opened cold: {e:?}"))?;
-    let again = replay::list_all(&file).await.map_err(|e| format!("G7: it cannot be read cold: {e:?}"))?;
-    if again != jobs {
+    let again = everything(world, &file, &mut archive::Read::new()).await?;
+    if again.jobs != jobs.jobs || again.listed != listed {
         return Err("G7: opened cold it shows other jobs".into());
     }
-    Ok(jobs)
+    Ok(jobs.jobs)
+}
+
+/// Every job there is, in the file and in the archive.
+async fn everything(
+    world: &Arc<World>,
+    file: &QueueFile,
+    read: &mut archive::Read,
+) -> Result<archive::Whole, String> {
+    let object = |key: &str| world.bucket().object(key);
+    let whole = archive::whole(file, object, read).await;
+    let whole = whole.map_err(|e| format!("G7: it cannot be read at the end: {e:?}"))?;
+    if let Some(bad) = whole.bad.first() {
+        return Err(bad.clone());
+    }
+    world.history().left.clone_from(&whole.left);
+    Ok(whole)
 }
 
 /// P16: whatever nothing refers to is collected when somebody asks for it, and nobody looks for it more often.
-async fn collected(world: &Arc<World>, file: &QueueFile) -> Result<(), String> {
+async fn collected(world: &Arc<World>, file: &QueueFile, listed: &BTreeSet<String>) -> Result<(), String> {
     world.bucket().asked_to_collect += 1;
     let told = file.collect(Duration::ZERO).await;
     let (left, too_often) = {
         let bucket = world.bucket();
-        (bucket.unreferenced(), bucket.lists_too_often())
+        (bucket.unreferenced(listed), bucket.lists_too_often())
     };
     match (told, too_often) {
         (Err(error), _) => Err(format!("P16: nothing is collected at the end: {error:?}")),

@@ -30,6 +30,8 @@ pub enum Variant {
     Refused,
     /// Nothing is broken; collection as often as can be.
     Frantic,
+    /// Nothing is broken; jobs leave as soon as they can, and collection as often as can be.
+    Archives,
     /// Two states of HEAD share a version, as without a fresh commit id in the body (P1).
     SameVersion,
     /// Keys of segments and bases are not random (P12).
@@ -74,7 +76,7 @@ impl Variant {
     ];
 
     /// Nothing of the engine is broken: these must hold.
-    pub const CONTROLS: [Self; 9] = [
+    pub const CONTROLS: [Self; 10] = [
         Self::Harsh,
         Self::WrongClock,
         Self::ClockBehind,
@@ -84,6 +86,7 @@ impl Variant {
         Self::Probed,
         Self::Refused,
         Self::Frantic,
+        Self::Archives,
     ];
 
     /// Every variant there is.
@@ -156,6 +159,10 @@ impl Variant {
             Self::Betrayed => plan.betrayal = Some(5),
             Self::Probed => plan.probe = true,
             Self::Frantic => frantic(plan),
+            Self::Archives => {
+                plan.deep = true;
+                archives(plan);
+            }
             Self::Refused | Self::NoProbe => {
                 plan.lie =
                     [Lie::TwoWinners, Lie::NoConditions, Lie::NoIfMatch, Lie::NoIfNoneMatch, Lie::StaleReads]
@@ -209,6 +216,14 @@ fn frantic(plan: &mut Plan) {
     plan.asks = true;
 }
 
+/// Jobs leave all the time, and processes die in between.
+fn archives(plan: &mut Plan) {
+    frantic(plan);
+    plan.archive(&Rng::new(plan.budget));
+    plan.options.archive_every = std::time::Duration::from_millis(1);
+    plan.crash_rate = plan.crash_rate.max(2_000);
+}
+
 /// Clocks as far apart as they may be, and nothing that corrects them.
 fn far_clocks(plan: &mut Plan) {
     plan.dates = false;
@@ -221,7 +236,7 @@ fn far_clocks(plan: &mut Plan) {
 
 /// Every rule the engine can break.
 #[cfg(feature = "broken")]
-const ENGINE: [bucketq::broken::Broken; 30] = {
+const ENGINE: [bucketq::broken::Broken; 36] = {
     use bucketq::broken::Broken as B;
     [
         B::TimeoutIsFailure,
@@ -254,6 +269,12 @@ const ENGINE: [bucketq::broken::Broken; 30] = {
         B::ScheduleNotMoved,
         B::WindowTooLong,
         B::WindowTooShort,
+        B::CollectWithoutList,
+        B::ListBelowFloor,
+        B::ListBeforeUpload,
+        B::ListTwice,
+        B::LeaveBeforeListed,
+        B::FixedArchiveKey,
     ]
 };
 
@@ -279,6 +300,12 @@ fn engine(broken: bucketq::broken::Broken, plan: &mut Plan) {
         | Broken::ReferBelowFloor
         | Broken::FloorBeforeStored
         | Broken::FloorNewerThanReferences => frantic(plan),
+        Broken::CollectWithoutList
+        | Broken::ListBelowFloor
+        | Broken::ListBeforeUpload
+        | Broken::ListTwice
+        | Broken::LeaveBeforeListed
+        | Broken::FixedArchiveKey => archives(plan),
         // The first copy must land between the look and the resend.
         Broken::ConflictIsFailure => {
             plan.favour = Some(Fate::Late);

@@ -72,6 +72,18 @@ pub enum Broken {
     WindowTooLong,
     /// A dedup window counts for a millisecond too short.
     WindowTooShort,
+    /// P14: archive objects are collected by HEAD alone, without the list in the database.
+    CollectWithoutList,
+    /// P13: an archive object is listed although it lies below the floor.
+    ListBelowFloor,
+    /// An archive object is listed before its upload was answered.
+    ListBeforeUpload,
+    /// An archive object is listed although its jobs have left meanwhile.
+    ListTwice,
+    /// The jobs leave in one commit, and their archive object is listed in the next.
+    LeaveBeforeListed,
+    /// P12: archive keys carry no random part.
+    FixedArchiveKey,
     /// SQLite keeps its page cache over pages changed beneath it.
     NoResetCache,
 }

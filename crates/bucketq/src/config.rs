@@ -152,6 +152,9 @@ pub struct Options {
     /// What HEAD no longer refers to stays for this long, for those who are still reading it. At least `deadline`. A
     /// reader who is slower starts over; nothing else rests on it.
     pub grace: Duration,
+    /// A finished job that may leave a queue with an archive waits about this long for others to share an object with;
+    /// the archive is written beside the commits, so not while there are none.
+    pub archive_every: Duration,
     /// A claim on a queue file without work asks the store this often at first ...
     pub poll_min: Duration,
     /// ... and this often after a while.
@@ -195,6 +198,7 @@ impl Default for Options {
             base_after: 512 * 1024,
             base_codec: BaseCodec::default(),
             grace: Duration::from_hours(24),
+            archive_every: Duration::from_hours(1),
             poll_min: Duration::from_millis(200),
             poll_max: Duration::from_secs(5),
             mode: Mode::default(),
@@ -245,6 +249,11 @@ impl Options {
             return bad(
                 "grace is at least the deadline, so that who has read HEAD finds what it names, and at most a year",
             );
+        }
+        if self.archive_every < Duration::from_millis(1)
+            || self.archive_every > Duration::from_hours(24 * 366)
+        {
+            return bad("archive_every lies between 1 ms and a year");
         }
         if self.poll_min.is_zero() || self.poll_max < self.poll_min {
             return bad("poll_min is more than zero and at most poll_max");

@@ -11,16 +11,17 @@ use crate::broken::{self, Broken};
 use crate::claim::ClaimRequest;
 use crate::config::Options;
 use crate::db::{self, Limits};
-use crate::door::{Done, Door, Wait, Work};
+use crate::door::{Done, Door, Events, Wait, Work};
 use crate::env::Env;
 use crate::error::{Code, Error, Result};
 use crate::job::{JobId, New, Payload, State};
 use crate::local::Dir;
-use crate::metrics::Metrics;
+use crate::metrics::{self, Histograms, Metrics};
 use crate::op::{Held, Op, Outcome};
 use crate::policy::Policy;
 use crate::query::{
-    Answer, Collected, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, Stats,
+    Answer, Archives, Collected, Commit, Cursor, Detail, Exported, Filter, Finished, Page, Query, QueueInfo,
+    Stats,
 };
 use crate::queue::Queue;
 use crate::registry;
@@ -231,9 +232,53 @@ impl QueueFile {
         self.door()?.collect(grace).await
     }
 
+    /// Write every finished job that may leave its queue to the archive now, and answer how many that were. It happens
+    /// by itself, beside the commits, once enough jobs wait or the oldest has waited for
+    /// [`archive_every`](Options::archive_every).
+    pub async fn archive(&self) -> Result<u64> {
+        self.door()?.archive().await
+    }
+
+    /// The archive objects of one queue or of all that hold lives which finished after this place in the order of
+    /// finishes.
+    pub async fn archives(&self, queue: Option<&str>, after: u64) -> Result<Archives> {
+        let query = Query::Archives { queue: queue.map(str::to_owned), after };
+        match self.ask(query, None).await? {
+            Answer::Archives(archives) => Ok(archives),
+            _ => Err(Error::new(Code::Internal, "another answer than asked for")),
+        }
+    }
+
+    /// Lives that ended and are not archived, after one place in the order of finishes up to another, at most 1,000.
+    pub async fn lives(&self, queue: Option<&str>, after: u64, until: u64, limit: u32) -> Result<Finished> {
+        let query = Query::Finished { queue: queue.map(str::to_owned), after, until, limit };
+        match self.ask(query, None).await? {
+            Answer::Finished(finished) => Ok(finished),
+            _ => Err(Error::new(Code::Internal, "another answer than asked for")),
+        }
+    }
+
     /// What the writer behind this handle has done.
     pub fn metrics(&self) -> Result<Metrics> {
         Ok(self.door()?.shared.counters.read())
+    }
+
+    /// How long jobs waited and ran, how long commits took and how large they were, as far as they went through this
+    /// writer.
+    pub fn histograms(&self) -> Result<Histograms> {
+        Ok(self.door()?.shared.observed.read())
+    }
+
+    /// Everything that is measured, as text for Prometheus (docs/watching.md). Counts of jobs are at most `max_age` old.
+    pub async fn prometheus(&self, max_age: Option<Duration>) -> Result<String> {
+        let stats = self.stats(max_age).await?;
+        Ok(metrics::text(&stats, &self.metrics()?, &self.histograms()?))
+    }
+
+    /// What happens to jobs through this writer from now on, each event after the commit that made it true. Events that
+    /// come while there is no room for them are missed, and counted; no commit waits for a listener.
+    pub fn events(&self, room: usize) -> Result<Events> {
+        Ok(self.door()?.shared.watchers.listen(room))
     }
 
     /// The largest clock difference between two writers that the file is made for; a lease must be longer than twice

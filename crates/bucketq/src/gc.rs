@@ -3,6 +3,7 @@
 //! Called by the writer: after each commit of its own that raised the floor, and on request. Never changes HEAD: what is
 //! gone leaves the list of retired keys in a later ordinary commit. Whatever fails here is left to the next floor.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use crate::env::Env;
 use crate::error::{Code, Error, Result};
 use crate::head::{Head, Retired};
 use crate::keys::{self, Object};
+use crate::life::Archived;
 use crate::query::Collected;
 use crate::store::{Got, Listed, Store};
 use crate::wire::corrupt;
@@ -26,21 +28,38 @@ const AT_ONCE: usize = 4;
 /// Deletes that fail before a pass gives up: a store that refuses one refuses all.
 const PATIENCE: u64 = 8;
 
+/// The archive objects that must stay, by number and random part, as the list of one commit has them.
+pub type Kept = HashSet<(u64, [u8; 8])>;
+
 /// Whether nothing refers to this object, nothing ever will, and no reader who deserves it looks for it: `head` is one
-/// HEAD of the chain, and its floor and its references belong together (P13, P14, P15).
+/// HEAD of the chain, and its floor and its references belong together (P13, P14, P15). Archive objects are referred to
+/// by the database: [`archive_may_go`].
 pub fn may_go(head: &Head, object: &Object, options: &Options) -> bool {
     let old = object.seq() < head.gc_floor || broken::is(options, Broken::CollectWithoutFloor);
     old && !refers(head, object)
         && !head.retired.iter().any(|r| r.at >= head.gc_floor && Object::from(*r) == *object)
 }
 
-/// Whether HEAD refers to it.
+/// The same for an archive object: `floor` and `kept` are those of one commit. Without a list nothing may go.
+pub fn archive_may_go(floor: u64, kept: Option<&Kept>, seq: u64, rand: [u8; 8], options: &Options) -> bool {
+    let old = seq < floor || broken::is(options, Broken::CollectWithoutFloor);
+    let listed = kept.is_none_or(|kept| kept.contains(&(seq, rand)));
+    old && (!listed || broken::is(options, Broken::CollectWithoutList))
+}
+
+/// What HEAD refers to by the list of its database, of its own file id.
+pub fn kept(archives: &[Archived], file_id: &[u8; 16]) -> Kept {
+    archives.iter().filter(|a| a.file == file_id[..4]).map(|a| (a.seq, a.rand)).collect()
+}
+
+/// Whether HEAD itself refers to it.
 pub fn refers(head: &Head, object: &Object) -> bool {
     match *object {
         Object::Base { seq, rand } => head.base.len > 0 && head.base.seq == seq && head.base.rand == rand,
         Object::Segment { from, to, rand } => {
             head.segments.iter().any(|s| s.from == from && s.to == to && s.rand == rand)
         }
+        Object::Archive { .. } => false,
     }
 }
 
@@ -49,6 +68,8 @@ pub fn refers(head: &Head, object: &Object) -> bool {
 pub struct Order {
     /// A settled commit; HEAD is read again and must continue it.
     pub known: Head,
+    /// The archive objects that must stay, by the list in the database at `known`.
+    pub archives: Option<Kept>,
     /// Broken on purpose: the floor of a commit that is not stored yet.
     pub too_early: Option<u64>,
     /// Who asked, if somebody did.
@@ -191,14 +212,23 @@ impl Inner {
                 old.map(|o| (o, Listed { key: key(&o), size: 0 })).collect()
             }
         };
-        let (gone, kept): (Vec<_>, Vec<_>) =
-            mine.into_iter().partition(|(object, _)| may_go(&head, object, &self.options));
+        let (gone, kept): (Vec<_>, Vec<_>) = mine.into_iter().partition(|(object, _)| match *object {
+            Object::Archive { seq, rand } => {
+                archive_may_go(order.known.gc_floor, order.archives.as_ref(), seq, rand, &self.options)
+            }
+            _ => may_go(&head, object, &self.options),
+        });
         let mut told = Collected { floor, ..Collected::default() };
         let mut left = self.delete(gone, &mut told).await;
         let still = |r: &Retired| left.iter().any(|(o, _)| *o == Object::from(*r));
         let out: Vec<Retired> = head.retired.iter().copied().filter(|r| r.at < floor && !still(r)).collect();
         self.state().gone.extend(out);
-        left.extend(kept.into_iter().filter(|(object, _)| !refers(&head, object)));
+        left.extend(kept.into_iter().filter(|(object, _)| match *object {
+            Object::Archive { seq, rand } => {
+                order.archives.as_ref().is_some_and(|kept| !kept.contains(&(seq, rand)))
+            }
+            _ => !refers(&head, object),
+        }));
         told.left = left.len() as u64;
         told.left_bytes = left.iter().map(|(_, l)| l.size).sum();
         Ok(told)

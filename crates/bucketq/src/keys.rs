@@ -32,6 +32,11 @@ pub fn segment(name: &str, file_id: &[u8; 16], from: u64, to: u64, rand: &[u8; 8
     format!("{name}.seg-{}-{from:016x}-{to:016x}-{}", file8(file_id), hex(rand))
 }
 
+/// Finished lives that were read at commit `seq`. `file8` is that of the file that made it.
+pub fn archive(name: &str, file8: &str, seq: u64, rand: &[u8; 8]) -> String {
+    format!("{name}.arch-{file8}-{seq:016x}-{}.parquet", hex(rand))
+}
+
 /// What an object beside HEAD is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Object {
@@ -51,6 +56,13 @@ pub enum Object {
         /// The random part.
         rand: [u8; 8],
     },
+    /// See [`archive`].
+    Archive {
+        /// The commit its rows were read at.
+        seq: u64,
+        /// The random part.
+        rand: [u8; 8],
+    },
 }
 
 /// What a key says: whose the object is, and what it is.
@@ -62,7 +74,7 @@ pub struct Named {
     pub object: Object,
 }
 
-/// What the key of a base or a segment of this name says; none for every other key, HEAD's included.
+/// What the key of a base, a segment or an archive object of this name says; none for every other key, HEAD's included.
 pub fn parse(name: &str, key: &str) -> Option<Named> {
     let rest = key.strip_prefix(name)?.strip_prefix('.')?;
     let parts: Vec<&str> = rest.split('-').collect();
@@ -78,6 +90,10 @@ pub fn parse(name: &str, key: &str) -> Option<Named> {
             let rand = number(rand)?.to_be_bytes();
             (file8, Object::Segment { from: number(from)?, to: number(to)?, rand })
         }
+        ["arch", file8, seq, rand] => {
+            let rand = number(rand.strip_suffix(".parquet")?)?.to_be_bytes();
+            (file8, Object::Archive { seq: number(seq)?, rand })
+        }
         _ => return None,
     };
     digits(file8, 8).then(|| Named { file8: file8.to_owned(), object })
@@ -89,13 +105,14 @@ impl Object {
         match self {
             Self::Base { seq, rand } => base(name, file_id, *seq, rand),
             Self::Segment { from, to, rand } => segment(name, file_id, *from, *to, rand),
+            Self::Archive { seq, rand } => archive(name, &file8(file_id), *seq, rand),
         }
     }
 
     /// The commit that decides by the floor whether the object may go (P13, P14).
     pub fn seq(&self) -> u64 {
         match *self {
-            Self::Base { seq, .. } | Self::Segment { to: seq, .. } => seq,
+            Self::Base { seq, .. } | Self::Segment { to: seq, .. } | Self::Archive { seq, .. } => seq,
         }
     }
 }

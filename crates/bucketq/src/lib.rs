@@ -12,14 +12,17 @@
 //! others wrote (`catchup`). Older deltas move out of HEAD into segments, and full images into bases (`upload`).
 //!
 //! # Where things are
-//! Nouns: [`job`], [`lease`], [`op`], [`query`], [`policy`], [`schedule`], [`error`], [`mod@env`], [`config`], [`settings`], [`fit`]. State:
+//! Nouns: [`job`], [`lease`], [`life`], [`op`], [`query`], [`policy`], [`schedule`], [`error`], [`mod@env`], [`config`],
+//! [`settings`], [`fit`]. State:
 //! `pages`, `db`. Bytes:
-//! [`store`]. What lies in the bucket: `head`, `record`, `segment`, `base`, `wire`, `keys`. Joining both: `commit`,
+//! [`store`]. What lies in the bucket: `head`, `record`, `segment`, `base`, `wire`, `keys`. Joining both: `archive`, `commit`,
 //! `settle`, `catchup`, `upload`, `gc`, `time`, `writer`. Doors: `door`, `registry`, `file`, `claim`, `queue`,
 //! `keeper`, `finished`, `manage`.
 //!
 //! docs/architecture.md is the same map with its borders; docs/format.md has every byte.
 
+#[cfg(feature = "archive")]
+pub mod archive;
 pub mod base;
 pub mod broken;
 mod cache;
@@ -34,6 +37,7 @@ pub mod db;
 mod door;
 pub mod env;
 pub mod error;
+pub mod event;
 mod file;
 mod finished;
 pub mod fit;
@@ -43,6 +47,7 @@ pub mod job;
 mod keeper;
 pub mod keys;
 pub mod lease;
+pub mod life;
 pub mod local;
 mod manage;
 pub mod metrics;
@@ -67,9 +72,10 @@ mod writer;
 
 pub use claim::{ClaimRequest, Taken};
 pub use config::{Fsync, Host, Mode, Options, S3Options};
-pub use door::{Done, Synced, Unsynced};
+pub use door::{Done, Events, Synced, Unsynced};
 pub use env::Env;
 pub use error::{Code, Error, Kind, Result};
+pub use event::{Event, Happened};
 pub use file::QueueFile;
 pub use job::{Attempt, Backoff, Dedup, DedupScope, Ended, Job, JobId, New, Payload, State, When};
 pub use keeper::{Keeper, Kept};

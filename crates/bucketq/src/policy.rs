@@ -67,6 +67,16 @@ policy! {
     concurrency: Option<u32> = None,
     /// How fast jobs may be claimed, by all processes together.
     rate: Option<Rate> = None,
+    /// Finished jobs that are kept: so many that are done or cancelled, the newest, and as many dead ones.
+    keep: u64 = 1_000,
+    /// None is kept that finished longer ago than this.
+    keep_ms: Option<i64> = None,
+    /// Finished jobs are written to the archive before they leave.
+    archive: bool = false,
+    /// An archive object is given up when its newest life ended longer ago than this.
+    archive_ms: Option<i64> = None,
+    /// Payloads are archived too.
+    archive_payloads: bool = true,
 }
 
 /// Named is changed, and may be changed to nothing.
@@ -208,6 +218,14 @@ impl Policy {
         if let Some(rate) = &self.rate {
             rate.check()?;
         }
+        if self.keep > MAX_KEPT {
+            return wrong(format!(
+                "keep is at most {MAX_KEPT}, not {}: archive what is to stay for longer",
+                self.keep
+            ));
+        }
+        span("keep_ms", self.keep_ms.unwrap_or(1), 1)?;
+        span("archive_ms", self.archive_ms.unwrap_or(1), 1)?;
         match (self.max_pending, self.overflow) {
             (Some(0), _) => wrong("max_pending is at least 1: to take no jobs, drain the queue".into()),
             (None, Overflow::Block { .. } | Overflow::DropOldest) => {
@@ -219,6 +237,8 @@ impl Policy {
     }
 }
 
+/// Finished jobs of a queue that can be kept: every opening reads them.
+const MAX_KEPT: u64 = 10_000_000;
 /// Members of a group that may be leased together: each enqueue of a member counts them.
 const MAX_GROUP_CONCURRENCY: u32 = 1_000;
 

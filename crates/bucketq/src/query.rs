@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::job::{Attempt, Job, JobId, Payload, State};
+use crate::life::{Archived, Life};
 use crate::policy::Policy;
 use crate::schedule::Schedule;
 
@@ -37,6 +38,24 @@ pub enum Query {
     Policy(String),
     /// The schedules of a queue, or of all.
     Schedules(Option<String>),
+    /// The archive objects, oldest listing first.
+    Archives {
+        /// Only of this queue.
+        queue: Option<String>,
+        /// Only those with lives that finished after this place in the order of finishes.
+        after: u64,
+    },
+    /// Lives that ended and are not archived, in the order in which they finished.
+    Finished {
+        /// Only of this queue.
+        queue: Option<String>,
+        /// After this place in the order of finishes ...
+        after: u64,
+        /// ... up to this one.
+        until: u64,
+        /// At most so many, 1 to 1,000.
+        limit: u32,
+    },
 }
 
 /// Which jobs a list shows; an empty filter shows all.
@@ -208,4 +227,26 @@ pub enum Answer {
     Policy(Box<Policy>),
     /// Answer to [`Query::Schedules`], by queue and name.
     Schedules(Vec<ScheduleInfo>),
+    /// Answer to [`Query::Archives`].
+    Archives(Archives),
+    /// Answer to [`Query::Finished`].
+    Finished(Finished),
+}
+
+/// The archive at one commit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Archives {
+    /// The commit. What finished up to it is in these objects or among the finished lives of that commit, never in both.
+    pub commit_seq: u64,
+    /// The objects.
+    pub objects: Vec<Archived>,
+}
+
+/// Finished lives at one commit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finished {
+    /// The commit.
+    pub commit_seq: u64,
+    /// The lives.
+    pub lives: Vec<Life>,
 }

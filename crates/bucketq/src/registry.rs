@@ -84,6 +84,7 @@ async fn host(
     dir: Option<Arc<dyn Dir>>,
 ) -> Result<Arc<Door>> {
     let (tx, rx) = mpsc::unbounded_channel();
+    let wake = tx.downgrade();
     let (opened_tx, opened_rx) = oneshot::channel::<Result<Info>>();
     let (ended_tx, ended) = watch::channel(false);
     let (shared, options) = (Shared::fresh(), Arc::new(options));
@@ -99,6 +100,7 @@ async fn host(
                 options: for_options,
                 env: for_env,
                 rx,
+                wake,
                 shared: for_shared,
                 dir,
             })

@@ -244,6 +244,8 @@ settings! {
     "base_codec": Kind::OneOf(BASE_CODECS), |o| o.base_codec;
     /// What a queue file no longer needs stays for this long, for those who are still reading it.
     "grace": Kind::Span, |o| o.grace;
+    /// Finished jobs that may leave for the archive wait about this long for others, while anything is committed.
+    "archive_every": Kind::Span, |o| o.archive_every;
     /// A waiting claim asks the store this often at first ...
     "poll_min": Kind::Span, |o| o.poll_min;
     /// ... and this often after a while.

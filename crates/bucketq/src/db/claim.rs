@@ -11,6 +11,7 @@ use super::fault::Try;
 use super::queues::{Gate, NOWHERE, Place};
 use super::row::{UNTRIED, whole_columns};
 use crate::broken::Broken;
+use crate::event::{At, Happened};
 use crate::job::{Claimed, State};
 use crate::lease::{FOREVER_MS, Lease, Token};
 use crate::op::{Claim, Queues};
@@ -157,7 +158,7 @@ impl Turn<'_> {
         self.conn
             .prepare_cached(
                 "UPDATE jobs SET state = 4, tries = ?2, claimed_ms = ?3, ends_ms = ?4, fence = ?5, worker = ?6, \
-                 token = ?7 WHERE seq = ?1",
+                 token = ?7, first_ms = ifnull(?8, first_ms) WHERE seq = ?1",
             )?
             .execute(params![
                 job.seq as i64,
@@ -166,7 +167,8 @@ impl Turn<'_> {
                 expires_ms,
                 self.commit_seq as i64,
                 worker,
-                claim.token.0
+                claim.token.0,
+                job.claimed_ms.is_none().then_some(self.now_ms)
             ])?;
         job.state = State::Leased;
         job.claimed_ms = Some(self.now_ms);
@@ -174,6 +176,13 @@ impl Turn<'_> {
         job.fence = Some(self.commit_seq);
         job.worker = (!claim.worker.is_empty()).then(|| claim.worker.clone());
         claimed.lease = Lease { token: claim.token, expires_ms, fence: self.commit_seq };
+        let wait_ms = (self.now_ms - job.run_at_ms.max(job.enqueued_ms)).max(0);
+        self.cache.told.waits_ms.push(wait_ms);
+        if self.watched() {
+            let queue = self.line(line).name.clone();
+            let job = At { queue, id: job.id, run: job.run, attempt: job.attempt };
+            self.tell(Happened::Claimed { job, worker: claim.worker.as_str().into(), wait_ms });
+        }
         let step_ns = self.line(line).policy.rate.map(|rate| rate.step_ns());
         let now_ns = nanos(self.now_ms);
         let forgets = self.is_broken(Broken::RateForgotten);

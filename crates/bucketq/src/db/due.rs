@@ -8,6 +8,7 @@ use super::Turn;
 use super::fault::Try;
 use super::queues::NEVER;
 use super::row::attempt;
+use crate::event::Happened;
 use crate::job::{Ended, JobId, State};
 use crate::lease::FOREVER_MS;
 use crate::op::Queues;
@@ -90,6 +91,7 @@ impl Turn<'_> {
         let dead = i64::from(attempt) >= slot.max_attempts;
         let text = format!("lease expired after attempt {attempt} of {}", slot.max_attempts);
         self.keep_attempt(&slot.ending(Ended::Expired, attempt, lapsed_ms, dead.then_some(&text[..])))?;
+        self.tell_of(&slot, Happened::Expired);
         // The old holder's proof must not be good for anything, yet the job was claimed.
         slot.token = slot.token.map(|byte| !byte);
         self.conn

@@ -15,6 +15,7 @@ use super::row::{BODY, INLINE, NO_TOKEN, UNTRIED};
 use crate::broken::Broken;
 use crate::config::INLINE_PAYLOAD;
 use crate::error::{Code, Error};
+use crate::event::{At, Happened};
 use crate::job::{Dedup, DedupScope, JobId, New, State, When};
 use crate::op::Enqueued;
 use crate::policy::Overflow;
@@ -66,6 +67,9 @@ impl Turn<'_> {
         if let Some(dedup) = &dedup
             && let Some(there) = self.duplicate(queue, &dedup.key)?
         {
+            if self.watched() {
+                self.tell(Happened::Deduplicated { queue: queue.into(), id: there.id });
+            }
             return Ok(there);
         }
         let line = self.make_line(queue)?;
@@ -90,9 +94,9 @@ impl Turn<'_> {
             .prepare_cached(
                 "INSERT INTO jobs (seq, queue, state, held, tries, run_at_ms, claimed_ms, ends_ms, fence, worker, \
                  token, priority, run, max_attempts, enqueued_ms, backoff, content_type, id, group_name, dedup, \
-                 headers, payload_kind, payload_len, body, payload, turn, bounded) \
+                 headers, payload_kind, payload_len, body, payload, turn, bounded, finish_seq, first_ms, due_ms) \
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10, ?11, 0, ?12, ?7, ?13, ?14, ?15, ?16, ?17, \
-                 ?18, ?19, ?20, ?21, ?22, ?23, ?24) ON CONFLICT (id) DO NOTHING",
+                 ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?1, ?7, ?25) ON CONFLICT (id) DO NOTHING",
             )?
             .execute(params![
                 seq,
@@ -119,6 +123,7 @@ impl Turn<'_> {
                 (!apart).then_some(bytes),
                 turn,
                 i64::from(policy.overflow == Overflow::DropOldest),
+                (state == State::Scheduled).then_some(run_at_ms),
             ])?;
         if added == 0 {
             self.cache.ordinal -= 1;
@@ -143,6 +148,10 @@ impl Turn<'_> {
             _ if held => {}
             State::Ready => marks.offer((job.priority, seq)),
             _ => marks.due_ms = marks.due_ms.min(run_at_ms),
+        }
+        if self.watched() {
+            let queue = self.line(line).name.clone();
+            self.tell(Happened::Enqueued(At { queue, id: job.id, run: 0, attempt: 0 }));
         }
         Ok(Enqueued { id: job.id, deduplicated: false, commit_seq: self.commit_seq, dropped: vec![] })
     }

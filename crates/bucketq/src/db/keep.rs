@@ -1,6 +1,9 @@
 //! How jobs leave the file: retention of finished ones, many at a time, and deletion of one, for purge.
 //!
-//! A job takes with it its body, result, attempts and its hold on a dedup key; a dedup window outlives its job.
+//! A job takes with it its body, result, attempts and its hold on a dedup key; a dedup window outlives its job. Of a
+//! queue with an archive, finished jobs leave only by it (archive.rs).
+
+use std::sync::Arc;
 
 use rusqlite::{Row, params};
 
@@ -12,27 +15,51 @@ use crate::job::State;
 /// Most jobs one finish deletes.
 const BATCH: i64 = 128;
 
-/// Finished jobs of a queue that retention may delete, oldest first.
-pub(super) const OLDEST: &str = "SELECT seq, state, id, dedup, body, ends_ms FROM jobs \
-     WHERE queue = ?1 AND state IN (5, 7) ORDER BY ends_ms, seq LIMIT ?2";
+/// How jobs ended, as far as their keeping goes: each way has its index and its own count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Done or cancelled.
+    Well,
+    /// Dead.
+    Dead,
+}
 
-/// The jobs up to one of [`OLDEST`].
-macro_rules! oldest_until {
-    () => {
-        "queue = ?1 AND state IN (5, 7) AND (ends_ms, seq) <= (?2, ?3)"
+impl End {
+    pub const BOTH: [Self; 2] = [Self::Well, Self::Dead];
+
+    /// The statement for this end.
+    pub const fn pick<T: Copy>(self, statements: [T; 2]) -> T {
+        statements[self as usize]
+    }
+}
+
+/// One statement for each end, over the jobs of a queue that ended so.
+macro_rules! by_end {
+    ($before:expr, $after:expr) => {
+        [
+            concat!($before, "queue = ?1 AND state IN (5, 7)", $after),
+            concat!($before, "queue = ?1 AND state = 6", $after),
+        ]
     };
 }
-/// Their results.
-pub(super) const DROP_RESULTS: &str =
-    concat!("DELETE FROM results WHERE seq IN (SELECT seq FROM jobs WHERE ", oldest_until!(), ")");
+pub(super) use by_end;
+
+/// Finished jobs of a queue that retention may delete, oldest first.
+pub(super) const OLDEST: [&str; 2] = by_end!(
+    "SELECT seq, state, id, dedup, body, ends_ms, finish_seq FROM jobs WHERE ",
+    " ORDER BY finish_seq LIMIT ?2"
+);
+/// The results of the jobs up to one of [`OLDEST`].
+pub(super) const DROP_RESULTS: [&str; 2] =
+    by_end!("DELETE FROM results WHERE seq IN (SELECT seq FROM jobs WHERE ", " AND finish_seq <= ?2)");
 /// Their attempts.
-pub(super) const DROP_ATTEMPTS: &str =
-    concat!("DELETE FROM attempts WHERE seq IN (SELECT seq FROM jobs WHERE ", oldest_until!(), ")");
+pub(super) const DROP_ATTEMPTS: [&str; 2] =
+    by_end!("DELETE FROM attempts WHERE seq IN (SELECT seq FROM jobs WHERE ", " AND finish_seq <= ?2)");
 /// Their bodies.
-pub(super) const DROP_BODIES: &str =
-    concat!("DELETE FROM bodies WHERE id IN (SELECT body FROM jobs WHERE ", oldest_until!(), ")");
+pub(super) const DROP_BODIES: [&str; 2] =
+    by_end!("DELETE FROM bodies WHERE id IN (SELECT body FROM jobs WHERE ", " AND finish_seq <= ?2)");
 /// The jobs themselves.
-pub(super) const DROP_JOBS: &str = concat!("DELETE FROM jobs WHERE ", oldest_until!());
+pub(super) const DROP_JOBS: [&str; 2] = by_end!("DELETE FROM jobs WHERE ", " AND finish_seq <= ?2");
 
 /// What has to be known of a job to delete it.
 pub(super) struct Leaving {
@@ -57,30 +84,72 @@ impl Leaving {
 }
 
 impl Turn<'_> {
-    /// Delete the oldest done and cancelled jobs of a queue when there are clearly more than it keeps. The slack makes
-    /// one finish in many do the work of all, on neighbouring rows and with one statement a table.
-    pub fn retain(&mut self, line: usize) -> Try<()> {
+    /// Jobs of this end that there are beyond those kept by number.
+    pub fn over_kept(&self, line: usize, end: End) -> i64 {
         let marks = &self.line(line).marks;
-        let excess = marks.count(State::Done) + marks.count(State::Cancelled) - marks.retain;
-        if excess <= (marks.retain / 16).clamp(0, 64) {
+        let there = match end {
+            End::Well => marks.count(State::Done) + marks.count(State::Cancelled),
+            End::Dead => marks.count(State::Dead),
+        };
+        there - i64::try_from(self.line(line).policy.keep).unwrap_or(i64::MAX)
+    }
+
+    /// Delete the oldest finished jobs of a queue when there are clearly more than it keeps, or they are too old. The
+    /// slack makes one finish in many do the work of all, on neighbouring rows and with one statement a table.
+    pub fn retain(&mut self, line: usize) -> Try<()> {
+        let policy = Arc::clone(&self.line(line).policy);
+        if policy.archive {
             return Ok(());
         }
+        for end in End::BOTH {
+            let excess = self.over_kept(line, end);
+            let aged = policy.keep_ms.is_some() && end.pick(self.line(line).marks.aged_ms) <= self.now_ms;
+            if aged || excess > (policy.keep as i64 / 16).clamp(0, 64) {
+                self.drop_finished(line, end, excess)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Delete so many, and those that are too old, a batch at most.
+    fn drop_finished(&mut self, line: usize, end: End, excess: i64) -> Try<()> {
         let queue = self.line(line).id;
-        let (mut last, mut bodies) = (None, false);
-        let mut stmt = self.conn.prepare_cached(OLDEST)?;
-        let mut rows = stmt.query([queue, excess.min(BATCH)])?;
+        let age_ms = self.line(line).policy.keep_ms;
+        let (mut last, mut n, mut bodies) = (None, 0, false);
+        // Whoever finishes from now on leaves no sooner.
+        let mut aged_ms = age_ms.map_or(i64::MAX, |age| self.now_ms.saturating_add(age));
+        let mut stmt = self.conn.prepare_cached(end.pick(OLDEST))?;
+        let mut rows = stmt.query([queue, if age_ms.is_some() { BATCH } else { excess.min(BATCH) }])?;
         while let Some(row) = rows.next()? {
+            let leaves_ms =
+                age_ms.map_or(i64::MAX, |age| row.get::<_, i64>(5).unwrap_or(0).saturating_add(age));
+            if n >= excess && leaves_ms > self.now_ms {
+                aged_ms = leaves_ms;
+                break;
+            }
             let job = Leaving::read(row)?;
-            last = Some((row.get::<_, i64>(5)?, job.seq));
+            n += 1;
+            last = Some(row.get::<_, i64>(6)?);
             bodies |= job.body.is_some();
             self.drop_key(queue, &job.id, job.dedup.as_deref())?;
             self.marks(line).remove(job.state);
         }
-        let Some((ends_ms, seq)) = last else { return Ok(()) };
+        if n == BATCH {
+            aged_ms = self.now_ms;
+        }
+        self.marks(line).aged_ms[end as usize] = aged_ms;
+        match last {
+            Some(last) => self.drop_until(queue, end, last, bodies),
+            None => Ok(()),
+        }
+    }
+
+    /// Delete the jobs of this end up to this place. Their counts and keys are the caller's.
+    pub fn drop_until(&self, queue: i64, end: End, last: i64, bodies: bool) -> Try<()> {
         let tables =
             [Some(DROP_RESULTS), Some(DROP_ATTEMPTS), bodies.then_some(DROP_BODIES), Some(DROP_JOBS)];
         for sql in tables.into_iter().flatten() {
-            self.conn.prepare_cached(sql)?.execute([queue, ends_ms, seq])?;
+            self.conn.prepare_cached(end.pick(sql))?.execute([queue, last])?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use super::names::NOBODY;
 use super::queues::{FIRST_TURN, Gate};
 use super::row::{NO_TOKEN, Slot, UNTRIED, attempt};
 use crate::error::{Code, Error};
+use crate::event::{At, Happened};
 use crate::job::{Ended, JobId, State};
 use crate::op::Outcome;
 use crate::policy::Overflow;
@@ -27,6 +28,7 @@ impl Turn<'_> {
             _ => {}
         }
         self.finish(&slot, State::Cancelled)?;
+        self.tell_of(&slot, Happened::Cancelled);
         Ok(Outcome::Cancelled { was })
     }
 
@@ -103,7 +105,7 @@ impl Turn<'_> {
             .prepare_cached(
                 "UPDATE jobs SET seq = ?2, state = 3, held = ?3, tries = ?4, run_at_ms = ?5, claimed_ms = ?5, \
                  ends_ms = ?5, enqueued_ms = ?5, fence = ?6, worker = ?7, token = ?8, run = ?9, queue = ?10, \
-                 turn = ?11, bounded = ?12 WHERE seq = ?1",
+                 turn = ?11, bounded = ?12, finish_seq = ?2, first_ms = ?5, due_ms = NULL WHERE seq = ?1",
             )?
             .execute(params![
                 slot.seq,
@@ -128,11 +130,16 @@ impl Turn<'_> {
         if !held {
             marks.offer((slot.priority, seq));
         }
+        if self.watched() {
+            let (queue, id) = (self.line(line).name.clone(), JobId(uuid::Uuid::from_bytes(slot.id)));
+            self.tell(Happened::Requeued(At { queue, id, run, attempt: 0 }));
+        }
         Ok(run)
     }
 
     /// The job is dead: it stays, or goes where the policy of its queue sends dead jobs.
     pub fn bury(&mut self, slot: &Slot) -> Try<()> {
+        self.tell_of(slot, Happened::Dead);
         let target = self.line(slot.line).policy.dead_letter.clone();
         let Some(target) = target.filter(|_| slot.run < u32::MAX) else {
             return self.finish(slot, State::Dead);
@@ -177,7 +184,12 @@ impl Turn<'_> {
         for group in groups {
             self.advance(line, Some(group))?;
         }
-        Ok(Outcome::Purged { count: leaving.len() as u64 })
+        let count = leaving.len() as u64;
+        if self.watched() && count > 0 {
+            let queue = self.line(line).name.clone();
+            self.tell(Happened::Purged { queue, count });
+        }
+        Ok(Outcome::Purged { count })
     }
 
     /// Open or close a queue.

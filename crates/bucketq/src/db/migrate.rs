@@ -11,7 +11,8 @@ use crate::error::{Code, Error, Result};
 
 const FIRST: &str = include_str!("schema/1.sql");
 /// What brings a file from each version to the next, the first version first.
-const STEPS: &[&str] = &[include_str!("schema/2_policies.sql")];
+const STEPS: &[&str] =
+    &[concat!(include_str!("schema/2_policies.sql"), include_str!("schema/2_archive.sql"))];
 
 /// `PRAGMA user_version` of a queue file that this library writes.
 pub const SCHEMA_VERSION: i32 = 1 + STEPS.len() as i32;

@@ -4,6 +4,7 @@
 //! reads a clock or draws a number; the time is an argument. Knows nothing of buckets.
 //! Parameters are numbered and not named: binding by name compares strings at every call.
 
+mod archive;
 mod attempts;
 mod check;
 mod claim;
@@ -25,18 +26,21 @@ mod schedule;
 mod settle;
 mod shrink;
 mod sound;
+mod told;
 
 use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
+pub use archive::{Due, Leaving};
 pub use check::check;
 use fault::{Fault, Try, from_sqlite};
 pub use migrate::SCHEMA_VERSION;
 use queues::Gate;
 pub use read::PLANNED;
 pub use sound::{Unsound, extent, schema, unsound};
+pub use told::Told;
 
 use crate::broken::Broken;
 use crate::error::{Code, Error, Result};
@@ -81,6 +85,8 @@ pub struct Db {
     changed: u64,
     /// A rule broken on purpose, never in what ships.
     broken: Option<Broken>,
+    /// What happens to jobs is collected.
+    watched: bool,
 }
 
 /// What is remembered between ops: all of it can be read again from the pages.
@@ -94,6 +100,7 @@ struct Cache {
     room: i64,
     /// No dedup window ends before this.
     sweep_ms: i64,
+    told: Told,
 }
 
 impl Default for Cache {
@@ -104,6 +111,7 @@ impl Default for Cache {
             ordinal: 0,
             room: 0,
             sweep_ms: i64::MIN,
+            told: Told::default(),
         }
     }
 }
@@ -157,6 +165,7 @@ impl Db {
             ordinal: 0,
             changed: 0,
             broken: None,
+            watched: false,
         };
         db.schema_version()?;
         Ok(db)
@@ -225,6 +234,7 @@ impl Db {
         self.open = true;
         self.cache.ordinal = self.ordinal;
         self.cache.room = 0;
+        self.cache.told = Told::new(self.watched);
         self.changed = self.conn.total_changes();
         Ok(())
     }
@@ -305,6 +315,16 @@ impl Db {
             Overflow::Block { timeout_ms } => Some(Duration::from_millis(timeout_ms.max(0) as u64)),
             Overflow::Raise | Overflow::DropOldest => None,
         })
+    }
+
+    /// Collect what happens to jobs from the next transaction on, or no longer.
+    pub fn watch(&mut self, watched: bool) {
+        self.watched = watched;
+    }
+
+    /// What the transaction that was committed did.
+    pub fn take_told(&mut self) -> Told {
+        std::mem::take(&mut self.cache.told)
     }
 
     /// Drop what is remembered: the pages have changed beneath.
@@ -395,7 +415,7 @@ impl Turn<'_> {
     fn atomic(&mut self, ops: &[Op]) -> Try<Outcome> {
         let run = |sql: &str| self.conn.prepare_cached(sql)?.execute([]).map(drop);
         run("SAVEPOINT atomic")?;
-        let ordinal = self.cache.ordinal;
+        let (ordinal, told) = (self.cache.ordinal, self.cache.told.mark());
         self.cache.lines.open_undo();
         let mut outcomes = Vec::with_capacity(ops.len());
         for (i, op) in ops.iter().enumerate() {
@@ -406,6 +426,7 @@ impl Turn<'_> {
                     run("RELEASE atomic")?;
                     self.cache.lines.close_undo(false);
                     self.cache.ordinal = ordinal;
+                    self.cache.told.back_to(told);
                     // Texts stored since are gone, and swept dedup keys are back.
                     self.cache.names.clear();
                     self.cache.sweep_ms = i64::MIN;

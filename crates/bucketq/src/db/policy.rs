@@ -48,6 +48,7 @@ impl Turn<'_> {
             .prepare_cached("INSERT OR REPLACE INTO policies (queue, policy) VALUES (?1, ?2)")?
             .execute(params![id, text])?;
         self.set_policy(line, Arc::clone(&new));
+        self.marks(line).aged_ms = [i64::MIN; 2];
         let bounds = |policy: &Policy| policy.overflow == Overflow::DropOldest;
         if bounds(&old) != bounds(&new) {
             self.conn

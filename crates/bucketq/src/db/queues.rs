@@ -61,8 +61,8 @@ pub(super) struct Kept {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Marks {
     pub gate: Gate,
-    /// Done and cancelled jobs to keep.
-    pub retain: i64,
+    /// No job that ended well, and no dead one, leaves by its age before these.
+    pub aged_ms: [i64; 2],
     pub kept: Kept,
     /// The first claimable job has no place before this one.
     pub best: Place,
@@ -75,7 +75,7 @@ pub(super) struct Marks {
 }
 
 /// Every queue with its policy and its next schedule.
-const LINES: &str = "SELECT id, name, paused, retain, scheduled, ready, leased, done, dead, cancelled, \
+const LINES: &str = "SELECT id, name, paused, scheduled, ready, leased, done, dead, cancelled, \
      turn, rate_ns, dropped, (SELECT policy FROM policies WHERE queue = id), \
      (SELECT min(next_ms) FROM schedules WHERE queue = id) FROM queues ORDER BY id";
 
@@ -84,11 +84,11 @@ const fn slot(state: State) -> usize {
 }
 
 impl Marks {
-    fn fresh(gate: Gate, retain: i64, kept: Kept, schedule_ms: i64) -> Self {
+    fn fresh(gate: Gate, kept: Kept, schedule_ms: i64) -> Self {
         let none = |state: State| kept.counts[slot(state)] == 0;
         Self {
             gate,
-            retain,
+            aged_ms: [i64::MIN; 2],
             kept,
             best: if none(State::Ready) { NOWHERE } else { ANYWHERE },
             due_ms: if none(State::Scheduled) { NEVER } else { i64::MIN },
@@ -114,6 +114,11 @@ impl Marks {
     /// A job in this state is gone.
     pub const fn remove(&mut self, state: State) {
         self.kept.counts[slot(state)] -= 1;
+    }
+
+    /// So many jobs in this state are gone.
+    pub const fn drop_many(&mut self, state: State, n: i64) {
+        self.kept.counts[slot(state)] -= n;
     }
 
     /// `n` jobs went from one state to another.
@@ -244,20 +249,20 @@ impl Turn<'_> {
         while let Some(row) = rows.next()? {
             let mut counts = [0; 6];
             for (i, count) in counts.iter_mut().enumerate() {
-                *count = row.get(i + 4)?;
+                *count = row.get(i + 3)?;
             }
-            let kept = Kept { counts, turn: row.get(10)?, rate_ns: row.get(11)?, dropped: row.get(12)? };
+            let kept = Kept { counts, turn: row.get(9)?, rate_ns: row.get(10)?, dropped: row.get(11)? };
             let name: String = row.get(1)?;
-            let policy = match row.get_ref(13)?.as_str_or_null().map_err(rusqlite::Error::from)? {
+            let policy = match row.get_ref(12)?.as_str_or_null().map_err(rusqlite::Error::from)? {
                 Some(text) => super::policy::read(text)?,
                 None => Arc::default(),
             };
-            let schedule_ms = row.get::<_, Option<i64>>(14)?.unwrap_or(NEVER);
+            let schedule_ms = row.get::<_, Option<i64>>(13)?.unwrap_or(NEVER);
             self.cache.lines.push(Line {
                 id: row.get(0)?,
                 name: name.into(),
                 policy,
-                marks: Marks::fresh(Gate::from_code(row.get(2)?)?, row.get(3)?, kept, schedule_ms),
+                marks: Marks::fresh(Gate::from_code(row.get(2)?)?, kept, schedule_ms),
                 stored: kept,
             });
         }
@@ -283,14 +288,14 @@ impl Turn<'_> {
             return Ok(at);
         }
         let id = self.conn.prepare_cached("INSERT INTO queues (name) VALUES (?1)")?.insert([name])?;
-        let (retain, kept) = self
+        let kept = self
             .conn
-            .prepare_cached("SELECT retain, turn, rate_ns, dropped FROM queues WHERE id = ?1")?
+            .prepare_cached("SELECT turn, rate_ns, dropped FROM queues WHERE id = ?1")?
             .query_row([id], |row| {
-                let (turn, rate_ns, dropped) = (row.get(1)?, row.get(2)?, row.get(3)?);
-                Ok((row.get(0)?, Kept { counts: [0; 6], turn, rate_ns, dropped }))
+                let (turn, rate_ns, dropped) = (row.get(0)?, row.get(1)?, row.get(2)?);
+                Ok(Kept { counts: [0; 6], turn, rate_ns, dropped })
             })?;
-        let marks = Marks::fresh(Gate::Open, retain, kept, NEVER);
+        let marks = Marks::fresh(Gate::Open, kept, NEVER);
         let policy = Arc::default();
         Ok(self.cache.lines.push(Line { id, name: name.into(), policy, marks, stored: kept }))
     }

@@ -12,7 +12,10 @@ use super::queues::Gate;
 use super::row::whole_columns;
 use crate::error::{Code, Error};
 use crate::job::{JobId, Payload, State};
-use crate::query::{Answer, Detail, Query, QueueInfo, Stats};
+use crate::query::{Answer, Archives, Detail, Finished, Query, QueueInfo, Stats};
+
+/// Lives in one answer at most.
+const MAX_LIVES: u32 = 1_000;
 
 const BY_ID: &str = concat!("SELECT ", whole_columns!(), " FROM jobs WHERE id = ?1");
 const EXPIRED: &str =
@@ -45,11 +48,28 @@ pub const PLANNED: &[(&str, &str)] = &[
     ("attempt too old", super::attempts::TOO_OLD),
     ("oldest to be dropped", super::room::OLDEST),
     ("due schedules", super::schedule::DUE),
-    ("oldest finished", super::keep::OLDEST),
-    ("drop results", super::keep::DROP_RESULTS),
-    ("drop attempts", super::keep::DROP_ATTEMPTS),
-    ("drop bodies", super::keep::DROP_BODIES),
-    ("drop jobs", super::keep::DROP_JOBS),
+    ("oldest finished", super::keep::OLDEST[0]),
+    ("oldest finished, dead", super::keep::OLDEST[1]),
+    ("drop results", super::keep::DROP_RESULTS[0]),
+    ("drop results, dead", super::keep::DROP_RESULTS[1]),
+    ("drop attempts", super::keep::DROP_ATTEMPTS[0]),
+    ("drop attempts, dead", super::keep::DROP_ATTEMPTS[1]),
+    ("drop bodies", super::keep::DROP_BODIES[0]),
+    ("drop bodies, dead", super::keep::DROP_BODIES[1]),
+    ("drop jobs", super::keep::DROP_JOBS[0]),
+    ("drop jobs, dead", super::keep::DROP_JOBS[1]),
+    ("finished lives", super::archive::FINISHED[0]),
+    ("finished lives, dead", super::archive::FINISHED[1]),
+    ("count finished", super::archive::COUNT_UNTIL[0]),
+    ("count finished, dead", super::archive::COUNT_UNTIL[1]),
+    ("nth finished", super::archive::NTH[0]),
+    ("nth finished, dead", super::archive::NTH[1]),
+    ("keys of finished", super::archive::KEYS[0]),
+    ("keys of finished, dead", super::archive::KEYS[1]),
+    ("archives too old", super::archive::TOO_OLD),
+    ("any archive too old", super::archive::ANY_TOO_OLD),
+    ("newest archive", super::archive::NEWEST_LISTED),
+    ("forget archives", super::archive::FORGET),
     ("expired keys", super::enqueue::EXPIRED_KEYS),
     ("purge scheduled", super::manage::of_state(State::Scheduled)),
     ("purge leased", super::manage::of_state(State::Leased)),
@@ -72,6 +92,15 @@ impl Turn<'_> {
             }
             Query::Policy(queue) => Answer::Policy(Box::new(self.policy_of(queue)?.as_ref().clone())),
             Query::Schedules(queue) => Answer::Schedules(self.schedules(queue.as_deref())?),
+            Query::Archives { queue, after } => Answer::Archives(self.archives(queue.as_deref(), *after)?),
+            Query::Finished { queue, after, until, limit } => {
+                if *limit == 0 || *limit > MAX_LIVES {
+                    let told = format!("1 to {MAX_LIVES} lives at a time, not {limit}");
+                    return Err(Error::invalid(told).into());
+                }
+                let lives = self.finished(queue.as_deref(), *after, *until, *limit)?;
+                Answer::Finished(Finished { commit_seq: self.commit_seq, lives })
+            }
             Query::Get(id) => Answer::Job(self.detail(id)?.map(Box::new)),
             Query::List { filter, after, limit } => Answer::Page(self.list(filter, *after, *limit)?),
             Query::Queues => Answer::Queues(self.queues()?),
@@ -88,6 +117,21 @@ impl Turn<'_> {
                 })
             }
         })
+    }
+
+    fn archives(&mut self, queue: Option<&str>, after: u64) -> Try<Archives> {
+        let after = i64::try_from(after).unwrap_or(i64::MAX);
+        let objects = match queue {
+            None => self.listed("dropped_seq IS NULL AND last_seq > ?1", [after])?,
+            Some(name) => match self.find_line(name)? {
+                Some(line) => {
+                    let queue = self.line(line).id;
+                    self.listed("dropped_seq IS NULL AND last_seq > ?1 AND queue = ?2", [after, queue])?
+                }
+                None => vec![],
+            },
+        };
+        Ok(Archives { commit_seq: self.commit_seq, objects })
     }
 
     fn detail(&mut self, id: &JobId) -> Try<Option<Detail>> {

@@ -12,6 +12,7 @@ use super::fault::{Fault, Try};
 use super::queues::Gate;
 use crate::broken::Broken;
 use crate::error::{Code, Error};
+use crate::event::Happened;
 use crate::job::{Dedup, Ended, JobId, New, State};
 use crate::policy::Overflow;
 
@@ -109,6 +110,7 @@ impl Turn<'_> {
             let ending = slot.ending(Ended::Dropped, attempt, self.now_ms, text);
             self.keep_attempt(&super::attempts::Ending { claimed: None, ..ending })?;
             self.finish(&slot, State::Cancelled)?;
+            self.tell_of(&slot, Happened::Dropped);
             self.marks(line).kept.dropped += 1;
             dropped.push(id);
         }

@@ -12,6 +12,7 @@ use super::claim::end;
 use super::fault::Try;
 use super::row::{Slot, attempt};
 use crate::error::{Code, Error};
+use crate::event::Happened;
 use crate::job::{Ended, JobId, Payload, State};
 use crate::lease::FOREVER_MS;
 use crate::op::{Held, Outcome};
@@ -30,6 +31,9 @@ impl Turn<'_> {
                 .execute(params![slot.seq, content_type, &result.bytes[..]])?;
         }
         self.finish(&slot, State::Done)?;
+        let run_ms = (self.now_ms - slot.claimed_ms).max(0);
+        self.cache.told.runs_ms.push(run_ms);
+        self.tell_of(&slot, |job| Happened::Acked { job, run_ms });
         Ok(Outcome::Acked)
     }
 
@@ -43,6 +47,7 @@ impl Turn<'_> {
         self.keep_attempt(&slot.ending(Ended::Failed, attempt, self.now_ms, error))?;
         // Claimed at most once: there is no second time.
         if i64::from(attempt) >= slot.max_attempts || slot.ends_ms == FOREVER_MS {
+            self.tell_of(&slot, |job| Happened::Nacked { job, state: State::Dead });
             self.bury(&slot)?;
             return Ok(Outcome::Nacked { state: State::Dead, run_at_ms: slot.run_at_ms });
         }
@@ -52,6 +57,7 @@ impl Turn<'_> {
         };
         let run_at_ms = self.now_ms.saturating_add(delay_ms);
         let state = self.put_back(&slot, slot.tries, run_at_ms)?;
+        self.tell_of(&slot, |job| Happened::Nacked { job, state });
         Ok(Outcome::Nacked { state, run_at_ms })
     }
 
@@ -60,6 +66,7 @@ impl Turn<'_> {
         if slot.state != State::Ready {
             leased(&slot, held)?;
             self.put_back(&slot, slot.tries - 1, self.now_ms)?;
+            self.tell_of(&slot, Happened::Released);
         }
         Ok(Outcome::Released)
     }
@@ -86,6 +93,7 @@ impl Turn<'_> {
             .execute([slot.seq, expires_ms])?;
         let marks = self.marks(slot.line);
         marks.expiry_ms = marks.expiry_ms.min(expires_ms);
+        self.tell_of(&slot, |job| Happened::Extended { job, expires_ms });
         Ok(Outcome::Extended { expires_ms })
     }
 
@@ -97,11 +105,10 @@ impl Turn<'_> {
 
     /// The job is finished in this state, and what follows from that.
     pub fn finish(&mut self, slot: &Slot, state: State) -> Try<()> {
-        self.conn.prepare_cached("UPDATE jobs SET state = ?2, ends_ms = ?3 WHERE seq = ?1")?.execute([
-            slot.seq,
-            state as i64,
-            self.now_ms,
-        ])?;
+        let finish_seq = self.next_seq();
+        self.conn
+            .prepare_cached("UPDATE jobs SET state = ?2, ends_ms = ?3, finish_seq = ?4 WHERE seq = ?1")?
+            .execute([slot.seq, state as i64, self.now_ms, finish_seq])?;
         let marks = self.marks(slot.line);
         marks.shift(slot.state, state, 1);
         if slot.state == State::Ready {

@@ -88,11 +88,33 @@ const RULES: &[(&str, &str)] = &[
         "SELECT 'key ' || key FROM dedup WHERE until_ms IS NULL AND id NOT IN (SELECT id FROM jobs)",
     ),
     (
+        "a job that is not finished stands nowhere in the order of finishes",
+        "SELECT 'job ' || seq FROM jobs WHERE state <= 4 AND finish_seq <> seq",
+    ),
+    (
+        "jobs finish one after the other",
+        "SELECT 'job ' || seq FROM jobs j JOIN (SELECT finish_seq AS place FROM jobs WHERE state >= 5
+           GROUP BY finish_seq HAVING count(*) > 1) ON place = finish_seq
+         UNION ALL SELECT 'job ' || seq FROM (SELECT seq, ends_ms, max(ends_ms) OVER (ORDER BY finish_seq) AS before
+           FROM jobs WHERE state >= 5) WHERE ends_ms < before",
+    ),
+    (
+        "an archive object has a queue, and jobs that finished in its range",
+        "SELECT 'archive object ' || id FROM archives WHERE queue NOT IN (SELECT id FROM queues)
+           OR jobs < 1 OR jobs > last_seq - first_seq + 1 OR first_ms > last_ms OR seq >= listed_seq
+           OR length(file) <> 4 OR length(rand) <> 8 OR length(hash) <> 16",
+    ),
+    (
         "texts that jobs share are there",
         "SELECT 'job ' || seq FROM jobs WHERE worker NOT IN (SELECT id FROM names)
            OR backoff NOT IN (SELECT id FROM names) OR content_type NOT IN (SELECT id FROM names)",
     ),
 ];
+
+/// Everything that speaks of a commit, and of which.
+const OF_COMMITS: &str = "SELECT 'job ' || seq AS what, max(seq >> 24, fence, finish_seq >> 24) AS commit_seq FROM jobs
+     UNION ALL SELECT 'key ' || key, seq >> 24 FROM dedup
+     UNION ALL SELECT 'archive object ' || id, max(seq, last_seq >> 24, listed_seq, ifnull(dropped_seq, 0)) FROM archives";
 
 /// A rule of the database that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +150,10 @@ pub fn unsound(conn: &Connection, newest: Option<u64>) -> Vec<Unsound> {
         for (rule, sql) in RULES {
             gather(conn, rule, sql, &mut broken);
         }
+        if let Some(newest) = newest {
+            let sql = format!("SELECT what FROM ({OF_COMMITS}) WHERE commit_seq > {newest}");
+            gather(conn, "nothing is of a later commit", &sql, &mut broken);
+        }
         broken
     });
     match rules {
@@ -136,23 +162,18 @@ pub fn unsound(conn: &Connection, newest: Option<u64>) -> Vec<Unsound> {
             found.push(Unsound { rule: "the schema can be brought up", what: error.message().into() });
         }
     }
-    if let Some(newest) = newest {
-        let sql = format!(
-            "SELECT 'job ' || seq FROM jobs WHERE max(seq >> 24, fence) > {newest}
-             UNION ALL SELECT 'key ' || key FROM dedup WHERE seq >> 24 > {newest}"
-        );
-        gather(conn, "nothing is of a later commit", &sql, &mut found);
-    }
     found
 }
 
 /// How many jobs there are, and the newest commit that anything is of.
 pub fn extent(conn: &Connection) -> Result<(u64, u64)> {
-    let sql = "SELECT (SELECT count(*) FROM jobs),
-                      max(ifnull((SELECT max(max(seq >> 24, fence)) FROM jobs), 0),
-                          ifnull((SELECT max(seq >> 24) FROM dedup), 0))";
-    conn.query_row(sql, [], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64)))
-        .map_err(from_sqlite)
+    let sql = format!(
+        "SELECT (SELECT count(*) FROM jobs), ifnull((SELECT max(commit_seq) FROM ({OF_COMMITS})), 0)"
+    );
+    migrate::as_newest(conn, || {
+        conn.query_row(&sql, [], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64)))
+    })?
+    .map_err(from_sqlite)
 }
 
 /// Every table and index by name, with the statement that makes it, once the schema is brought up.

@@ -14,6 +14,7 @@ use crate::env::Env;
 use crate::error::{Code, Error, Kind, Result};
 use crate::head::{BaseRef, Head, SegmentRef};
 use crate::keys::{self, Named, Object};
+use crate::life::Archived;
 use crate::pages::{PAGE, PageFile, Pages};
 use crate::record::Record;
 use crate::store::{Got, Store, StoreUrl, open_store};
@@ -42,7 +43,8 @@ pub async fn check_with(store: Arc<dyn Store>, name: &str, options: Options) -> 
     let max_pages = u32::try_from(options.max_file / PAGE as u64).unwrap_or(u32::MAX - 1);
     let source = Source { store, name: name.to_owned(), max_pages };
     for _ in 0..TRIES {
-        let mut checking = Checking { source: &source, options: &options, report: Report::default() };
+        let mut checking =
+            Checking { source: &source, archives: None, options: &options, report: Report::default() };
         if checking.whole().await? {
             return Ok(checking.report);
         }
@@ -57,6 +59,8 @@ pub async fn check_with(store: Arc<dyn Store>, name: &str, options: Options) -> 
 
 struct Checking<'a> {
     source: &'a Source,
+    /// The archive objects that HEAD's database lists, once that is read.
+    archives: Option<Vec<Archived>>,
     options: &'a Options,
     report: Report,
 }
@@ -158,7 +162,10 @@ impl Checking<'_> {
         self.chained(&parts);
         let whole = parts.iter().all(|(_, records)| records.is_some());
         match pages.filter(|_| whole).and_then(|pages| self.replayed(pages, head, &parts)) {
-            Some(pages) => self.database(pages, head.commit_seq).await?,
+            Some(pages) => {
+                self.database(pages, head).await?;
+                there &= self.archived().await?;
+            }
             None => self.problem(
                 DATABASE,
                 "the database can be built",
@@ -241,14 +248,15 @@ impl Checking<'_> {
     }
 
     /// The tables, off this task: they may be large.
-    async fn database(&mut self, pages: Pages, newest: u64) -> Result<()> {
-        let max_pages = self.source.max_pages;
-        let looked = tokio::task::spawn_blocking(move || look(pages, max_pages, Some(newest))).await;
+    async fn database(&mut self, pages: Pages, head: &Head) -> Result<()> {
+        let (max_pages, newest, floor) = (self.source.max_pages, head.commit_seq, head.gc_floor);
+        let looked = tokio::task::spawn_blocking(move || look(pages, max_pages, Some(newest), floor)).await;
         match looked
             .map_err(|e| Error::new(Code::Internal, "the check of the database ended early").because(e))?
         {
             Ok(looked) => {
                 self.report.jobs = looked.jobs;
+                self.archives = looked.archives;
                 if looked.newer {
                     self.report.read_only =
                         Some("its schema is newer than this library: upgrade bucketq".into());
@@ -262,6 +270,42 @@ impl Checking<'_> {
             Err(error) => self.problem(DATABASE, "the database can be opened", error.message()),
         }
         Ok(())
+    }
+
+    /// Whether HEAD refers to it, itself or by the list in its database. Without a list every archive object may be on it.
+    fn refers(&self, head: &Head, object: &Object) -> bool {
+        match *object {
+            Object::Archive { seq, rand } => {
+                self.archives.as_ref().is_none_or(|a| gc::kept(a, &head.file_id).contains(&(seq, rand)))
+            }
+            _ => gc::refers(head, object),
+        }
+    }
+
+    fn may_go(&self, head: &Head, object: &Object) -> bool {
+        match *object {
+            Object::Archive { seq, rand } => {
+                let kept = self.archives.as_ref().map(|a| gc::kept(a, &head.file_id));
+                gc::archive_may_go(head.gc_floor, kept.as_ref(), seq, rand, self.options)
+            }
+            _ => gc::may_go(head, object, self.options),
+        }
+    }
+
+    /// The archive objects that the database lists, one after another. False when one is missing.
+    async fn archived(&mut self) -> Result<bool> {
+        let mut there = true;
+        for a in self.archives.clone().unwrap_or_default() {
+            let key = keys::archive(&self.source.name, &keys::hex(&a.file), a.seq, &a.rand);
+            let read = self.read(&key).await?;
+            there &= read.is_some();
+            self.told(&key, "the archive object is what was listed", read.as_ref(), |bytes| {
+                let whole = bytes.len() as u64 == a.bytes && hash(bytes) == a.hash;
+                if whole { Ok(()) } else { Err(Error::new(Code::Corrupt, "its length or hash is another")) }
+            });
+            self.report.referenced.add(a.bytes);
+        }
+        Ok(there)
     }
 
     /// What else lies under the name. Answers its keys.
@@ -279,11 +323,11 @@ impl Checking<'_> {
                 continue;
             };
             if ours.as_ref().is_none_or(|ours| *ours == file8) {
-                if head.is_some_and(|h| gc::refers(h, &named)) {
+                if head.is_some_and(|h| self.refers(h, &named)) {
                     continue;
                 }
                 self.report.unreferenced.get_or_insert_default().add(object.size);
-                if head.is_some_and(|h| gc::may_go(h, &named, self.options)) {
+                if head.is_some_and(|h| self.may_go(h, &named)) {
                     self.report.collectable.get_or_insert_default().add(object.size);
                 }
             } else {
@@ -319,6 +363,8 @@ impl Checking<'_> {
 
 /// What the tables of a database say.
 pub(super) struct Looked {
+    /// The archive objects that must stay, if they can be told.
+    pub archives: Option<Vec<Archived>>,
     /// Jobs in it.
     pub jobs: u64,
     /// The newest commit anything in it is of.
@@ -329,8 +375,8 @@ pub(super) struct Looked {
     pub unsound: Vec<db::Unsound>,
 }
 
-/// Look at every table. `newest` is the commit that the database shows, if that is known.
-pub(super) fn look(pages: Pages, max_pages: u32, newest: Option<u64>) -> Result<Looked> {
+/// Look at every table. `newest` is the commit that the database shows, if that is known, and `floor` that of its HEAD.
+pub(super) fn look(pages: Pages, max_pages: u32, newest: Option<u64>, floor: u64) -> Result<Looked> {
     let max_pages = max_pages.max(pages.page_count());
     let file = PageFile::new(pages);
     let mut db = Db::open(file.connect(max_pages)?)?;
@@ -340,10 +386,11 @@ pub(super) fn look(pages: Pages, max_pages: u32, newest: Option<u64>) -> Result<
         unsound.extend(schema_differs(&db)?);
     }
     if newer || !unsound.is_empty() {
-        return Ok(Looked { jobs: 0, newest: 0, newer, unsound });
+        return Ok(Looked { jobs: 0, newest: 0, newer, unsound, archives: None });
     }
     let (jobs, newest) = db::extent(db.connection())?;
-    Ok(Looked { jobs, newest, newer, unsound })
+    let archives = db.archives_kept(floor).ok();
+    Ok(Looked { jobs, newest, newer, unsound, archives })
 }
 
 /// The schema is shared by all versions, so it is that of an empty file, to the letter.
@@ -367,11 +414,13 @@ fn alone(bytes: &Bytes, object: Object, max_pages: u32) -> Result<()> {
             let codec =
                 if bytes.starts_with(b"SQLite format 3\0") { base::CODEC_NONE } else { base::CODEC_ZSTD };
             let r = BaseRef { seq, rand: [0; 8], codec, len: bytes.len() as u64, hash: hash(bytes) };
-            let looked = look(base::decode("it", bytes, &r, max_pages)?, max_pages, Some(seq))?;
+            let looked = look(base::decode("it", bytes, &r, max_pages)?, max_pages, Some(seq), 0)?;
             looked.unsound.first().map_or(Ok(()), |u| {
                 Err(Error::new(Code::Corrupt, format!("{}, but not: {}", u.rule, u.what)))
             })
         }
+        // Its rows are for those who read archives; that it is whole its own footer tells them.
+        Object::Archive { .. } => Ok(()),
         Object::Segment { from, to, .. } => {
             let r =
                 SegmentRef { from, to, rand: [0; 8], codec: 0, len: bytes.len() as u32, hash: hash(bytes) };

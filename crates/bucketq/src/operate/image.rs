@@ -109,7 +109,7 @@ pub(super) fn read(path: &Path, max_pages: u32) -> Result<Sound> {
     let pages = Pages::from_image(&bytes)?;
     drop(bytes);
     let image = pages.image();
-    let looked = match look(pages, max_pages, None) {
+    let looked = match look(pages, max_pages, None, 0) {
         Ok(looked) => looked,
         Err(error) => return refuse(error.message().to_owned()),
     };

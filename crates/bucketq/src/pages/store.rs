@@ -92,6 +92,14 @@ impl Pages {
         Ok(new)
     }
 
+    /// The file of this image, nothing open. Its pages are shared, not copied.
+    pub fn thaw(image: &Image) -> Self {
+        let mut new = Self::new();
+        new.now.clone_from(&image.pages);
+        (new.taken, new.checksum) = (new.now.len(), image.checksum);
+        new
+    }
+
     /// Length in bytes.
     pub fn bytes(&self) -> u64 {
         (self.now.len() * PAGE) as u64

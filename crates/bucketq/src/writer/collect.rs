@@ -84,6 +84,7 @@ impl Writer {
 
     /// A pass over what the newest settled commit allows to go.
     pub(super) fn order_pass(&mut self, reply: Option<oneshot::Sender<Result<Collected>>>) {
-        self.collector.order(Order { known: self.chain.head.clone(), too_early: None, reply });
+        let (known, archives) = (self.chain.head.clone(), self.archives_kept());
+        self.collector.order(Order { known, archives, too_early: None, reply });
     }
 }

@@ -132,6 +132,8 @@ impl Writer {
             Mail::Ask(question) => work.questions.push(question),
             Mail::Collect(order) => work.collections.push(order),
             Mail::Export(export) => work.exports.push(export),
+            Mail::Archive(order) => work.archives.push(order),
+            Mail::Wake => work.wake = true,
             Mail::Flush(done) => work.flushes.push(done),
             Mail::Task(task, reply) => work.tasks.push((task, reply)),
             Mail::HandBack(jobs) => {
@@ -199,6 +201,6 @@ pub(super) fn payload_bytes(slot: &Slot) -> usize {
     }
     match &slot.work {
         crate::door::Work::Op(op) => of(op),
-        crate::door::Work::Fence => 0,
+        crate::door::Work::Fence | crate::door::Work::Archive(_) => 0,
     }
 }

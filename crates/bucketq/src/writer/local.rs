@@ -55,7 +55,7 @@ impl Writer {
 
     /// Ops and questions from the local state, then what was asked about the directory as a whole.
     pub(super) async fn local_turn(&mut self, work: Work) {
-        let Work { slots, questions, exports, collections, flushes, tasks, poll } = work;
+        let Work { slots, questions, exports, collections, archives, flushes, tasks, poll, wake: _ } = work;
         let is_fence = |slot: &Slot| matches!(slot.work, door::Work::Fence);
         let (fences, slots): (Vec<Slot>, Vec<Slot>) = slots.into_iter().partition(is_fence);
         self.run_locally(slots, questions, poll);
@@ -84,6 +84,10 @@ impl Writer {
             let no =
                 "collecting on request needs Durable mode: in Local mode it happens by itself, with syncs";
             let _ = order.begun.send(Err(Error::invalid(no)));
+        }
+        for order in archives {
+            let no = "the archive is written in Durable mode: open the queue file without Local mode for it";
+            let _ = order.send(Err(Error::invalid(no)));
         }
         for export in exports {
             self.export(export).await;
@@ -134,6 +138,8 @@ impl Writer {
                 let took = self.env.monotonic().saturating_duration_since(started);
                 self.pace.put = (self.pace.put * 7 + took) / 8;
                 self.pace.looked_ms = executed.commit_ms;
+                self.tell_batch(executed.told, (commit_seq, executed.commit_ms));
+                self.tell_empty(&executed.outcomes, (commit_seq, executed.commit_ms));
                 self.reply(batch, executed.outcomes, (commit_seq, executed.commit_ms), executed.began);
                 self.shrink_log();
             }
@@ -163,16 +169,17 @@ impl Writer {
         let began = self.env.monotonic();
         let commit_ms = self.time.commit_ms(last_ms)?;
         let (outcomes, changes) = self.execute(batch, commit_ms)?;
-        let executed = |outcomes, changes| Executed { outcomes, changes, commit_ms, began };
+        let told = self.chain.db.take_told();
+        let executed = |outcomes, changes, told| Executed { outcomes, changes, told, commit_ms, began };
         if changes.is_empty() {
-            return Ok((executed(outcomes, changes), commit_seq));
+            return Ok((executed(outcomes, changes, told), commit_seq));
         }
         let (ordinal, ops) = (self.chain.db.ordinal(), succeeded(&outcomes));
         let Err(failed) = self.log()?.log.commit(&changes, ops, commit_ms, ordinal) else {
             Counters::add(&self.shared.counters.local_commits, 1);
             Counters::add(&self.shared.counters.local_ops, ops.into());
             self.tell_pending();
-            return Ok((executed(outcomes, changes), commit_seq));
+            return Ok((executed(outcomes, changes, told), commit_seq));
         };
         self.undo(changes);
         if failed.in_doubt && self.log()?.log.roll(&pages.with(|p| p.image())).is_err() {
@@ -290,18 +297,19 @@ pub(super) fn succeeded(outcomes: &Outcomes) -> u32 {
     outcomes.iter().filter(|o| o.is_ok()).count() as u32
 }
 
-/// Jobs that this op may put at the end.
+/// Places that this op may take in the order of enqueues and of finishes.
 fn joining(slot: &Slot) -> u64 {
     fn of(op: &Op) -> u64 {
         match op {
             Op::Enqueue { jobs, .. } => jobs.len() as u64,
-            Op::Requeue { .. } => 1,
             Op::Atomic(ops) => ops.iter().map(of).sum(),
-            _ => 0,
+            // Jobs whose last lease has run out are dead then.
+            Op::Claim(claim) => 1_000 + u64::from(claim.max),
+            _ => 1,
         }
     }
     match &slot.work {
         door::Work::Op(op) => of(op),
-        door::Work::Fence => 0,
+        door::Work::Fence | door::Work::Archive(_) => 0,
     }
 }

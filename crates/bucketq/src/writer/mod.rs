@@ -1,11 +1,13 @@
 //! The actor that owns the connection: it takes mail, runs batches on the local state and publishes them.
 //!
 //! One writer per process and queue file; nothing else touches its pages. `gather` decides when a batch is complete,
-//! `turn` runs it and answers, `share` leaves gaps for other writers, `aside` starts what takes longer, `push` sends one attempt and settles it, `look` reads
-//! HEAD and follows it, `open` brings a writer to life, `local` and `sync` are Local mode; `collect` raises the floor and
+//! `turn` runs it and answers, `share` leaves gaps for other writers, `aside` starts what takes longer, `push` sends one
+//! attempt and settles it, `look` reads HEAD and follows it, `open` brings a writer to life, `archive` has finished jobs
+//! archived, `local` and `sync` are Local mode; `collect` raises the floor and
 //! has garbage deleted; `wrong` breaks rules for the simulation. Nothing of an unsettled commit leaves this module (P11),
 //! and nothing that is to be published executes during a put.
 
+mod archive;
 mod aside;
 mod collect;
 mod gather;
@@ -15,6 +17,7 @@ mod open;
 mod push;
 mod share;
 mod sync;
+mod tell;
 mod turn;
 mod wrong;
 
@@ -32,7 +35,7 @@ use share::Sharing;
 use crate::catchup::Source;
 use crate::config::Options;
 use crate::db::{Db, Limits, Moment};
-use crate::door::{Collection, Export, Info, Mail, Question, Shared, Slot, Task, Told};
+use crate::door::{Collection, Export, Info, Mail, Pass, Question, Shared, Slot, Task, Told};
 use crate::env::Env;
 use crate::error::{Code, Error, Result};
 use crate::gc::Collector;
@@ -60,10 +63,13 @@ struct Work {
     questions: Vec<Question>,
     collections: Vec<Collection>,
     exports: Vec<Export>,
+    archives: Vec<oneshot::Sender<Result<Pass>>>,
     flushes: Vec<oneshot::Sender<()>>,
     tasks: Vec<(Task, oneshot::Sender<Result<Told>>)>,
     /// It is time to look at the store for those who wait.
     poll: bool,
+    /// Something that was done beside is ready.
+    wake: bool,
 }
 
 impl Work {
@@ -72,9 +78,11 @@ impl Work {
             && self.questions.is_empty()
             && self.collections.is_empty()
             && self.exports.is_empty()
+            && self.archives.is_empty()
             && self.flushes.is_empty()
             && self.tasks.is_empty()
             && !self.poll
+            && !self.wake
     }
 }
 
@@ -135,6 +143,7 @@ pub(crate) struct Writer {
     mine: Option<(u64, [u8; 16])>,
     uploads: Uploads,
     collector: Collector,
+    archiver: archive::Archiver,
     /// A collection is asked for: the grace of the commit that raises the floor for it.
     wish: Option<Duration>,
     zstd: zstd::bulk::Compressor<'static>,
@@ -157,8 +166,10 @@ impl Writer {
         while let Some(work) = self.gather().await {
             self.turn(work).await;
         }
+        self.leave_archive().await;
         self.leave().await;
         self.collector.finish(self.request_limit()).await;
+        self.shared.watchers.end();
         // Its directory is free before anybody hears of the end.
         drop(self);
         let _ = ended.send(true);

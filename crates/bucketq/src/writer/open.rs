@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
+use super::archive::Archiver;
 use super::local::{Local, unseen};
 use super::{Chain, Pace, Writer, back_off, writer_id};
 use crate::cache::Kept;
@@ -44,6 +45,7 @@ pub(crate) struct Opening {
     pub options: Arc<Options>,
     pub env: Env,
     pub rx: mpsc::UnboundedReceiver<Mail>,
+    pub wake: mpsc::WeakUnboundedSender<Mail>,
     pub shared: Arc<Shared>,
     /// The directory of Local mode, if it is not the one the options name.
     pub dir: Option<Arc<dyn Dir>>,
@@ -74,7 +76,7 @@ struct Opener {
 impl Writer {
     /// Open the queue file, or make it.
     pub async fn open(opening: Opening) -> Result<Self> {
-        let Opening { stores, name, options, env, rx, shared, dir } = opening;
+        let Opening { stores, name, options, env, rx, wake, shared, dir } = opening;
         let Some(first) = stores.first() else { return Err(Error::invalid("a queue file needs a store")) };
         let store: Arc<dyn Store> =
             Arc::new(Counted { inner: Arc::clone(first), counters: Arc::clone(&shared.counters) });
@@ -115,6 +117,7 @@ impl Writer {
             mine: None,
             uploads,
             collector,
+            archiver: Archiver::new(wake),
             wish: None,
             zstd,
             parked: VecDeque::new(),

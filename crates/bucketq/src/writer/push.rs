@@ -14,6 +14,7 @@ use super::{Outcomes, Writer, back_off};
 use crate::commit::{self, Attempt, Care, Fresh};
 use crate::door::Slot;
 use crate::error::{Code, Error, Result};
+use crate::event::{Cause, Happened};
 use crate::head::Head;
 use crate::keys;
 use crate::metrics::Counters;
@@ -27,7 +28,7 @@ pub(super) enum Pushed {
     /// It is in the chain, and the local state is at least that far.
     Stored,
     /// Somebody else's commit stands at its number; the local state has followed it.
-    Lost,
+    Lost(Cause),
     /// Nothing was sent and a caller has given up meanwhile: the batch must be run again without its op.
     Again,
     /// Surely not applied.
@@ -174,7 +175,7 @@ impl Writer {
     async fn send(&mut self, batch: &[Slot], mut head: Head, mut record: Record, changes: Changes) -> Pushed {
         let mut body = Bytes::from(head.encode());
         let key = keys::head(&self.source.name);
-        let mut ever_sent = false;
+        let (mut ever_sent, mut cause) = (false, Cause::Race);
         for tries in 0.. {
             // Until something was sent, callers may still leave; afterwards the body must stay as it is (P1, P7).
             if !ever_sent && !batch.iter().all(|slot| slot.stage.send()) {
@@ -210,6 +211,7 @@ impl Writer {
                 }
                 Put::Conflict => None,
                 Put::Unknown { error, retry_after, .. } => {
+                    cause = Cause::Unanswered;
                     self.shared.trouble(Some(error));
                     retry_after
                 }
@@ -225,7 +227,7 @@ impl Writer {
                     unsend(batch);
                     self.undo(changes);
                     return match self.follow_seen().await {
-                        Ok(()) => Pushed::Lost,
+                        Ok(()) => Pushed::Lost(cause),
                         Err(error) => Pushed::NotApplied(error),
                     };
                 }
@@ -244,6 +246,7 @@ impl Writer {
                 }
                 Ok(Verdict::Unchanged) => {
                     Counters::add(&self.shared.counters.resends, 1);
+                    self.tell(|| Happened::Resent);
                     if self.redraw(&mut head, &mut record) {
                         body = Bytes::from(head.encode());
                     }
@@ -310,7 +313,12 @@ impl Writer {
         self.shared.trouble(None);
         self.mine = Some((record.seq, record.commit_id));
         self.uploads.settled(record);
+        let base = self.chain.head.base;
         self.stand_on(head, version, sent_at);
+        let newest = self.chain.head.base;
+        if newest != base {
+            self.tell(|| Happened::Checkpoint { bytes: newest.len });
+        }
     }
 
     /// This settled HEAD is the newest one known.

@@ -16,6 +16,7 @@ use crate::catchup::Trouble;
 use crate::db::Db;
 use crate::door::Synced;
 use crate::error::{Code, Error, Kind, Result};
+use crate::event::Happened;
 use crate::keys;
 use crate::local::{Fate, Intent, Log, judge};
 use crate::pages::{Image, PageFile};
@@ -36,11 +37,12 @@ impl Writer {
             // A body built later must not take what was uploaded for this one (P12).
             self.uploads.lost(&commit_id);
         }
-        done.map(|()| Synced {
-            commits: base.commits - before.commits,
-            ops: base.ops.saturating_sub(before.ops),
-            commit_seq: self.chain.head.commit_seq,
-        })
+        done?;
+        let (commits, ops) = (base.commits - before.commits, base.ops.saturating_sub(before.ops));
+        if commits > 0 {
+            self.tell(|| Happened::Synced { commits, ops });
+        }
+        Ok(Synced { commits, ops, commit_seq: self.chain.head.commit_seq })
     }
 
     /// Send bodies until everything that was pending at the beginning is in the chain, or, with `fence`, until no body
@@ -275,6 +277,9 @@ impl Writer {
         let local = self.log()?;
         local.stuck = if moved.is_ok() { None } else { local.stuck.take().or(stuck) };
         self.tell_pending();
+        if moved.is_ok() {
+            self.tell(|| Happened::Snapshot);
+        }
         moved.map(|()| self.chain.head.commit_seq)
     }
 

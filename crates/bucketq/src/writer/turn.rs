@@ -2,9 +2,10 @@
 
 use tokio::time::Instant;
 
+use super::local::succeeded;
 use super::push::Pushed;
 use super::{Outcomes, Work, Writer, wrong};
-use crate::db::Moment;
+use crate::db::{self, Moment};
 use crate::door::{self, Done, Question, Slot, Synced, Task, Told, Wait};
 use crate::error::{Code, Error, Kind, Result};
 use crate::keys;
@@ -17,6 +18,7 @@ use crate::query::{Answer, Query};
 pub(super) struct Executed {
     pub outcomes: Outcomes,
     pub changes: Changes,
+    pub told: db::Told,
     pub commit_ms: i64,
     /// Taken before the time of the commit was (P26).
     pub began: Instant,
@@ -27,7 +29,8 @@ impl Writer {
         if self.local.is_some() {
             return self.local_turn(work).await;
         }
-        let Work { slots, mut questions, exports, collections, flushes, tasks, poll } = work;
+        let Work { mut slots, mut questions, exports, collections, archives, flushes, tasks, poll, wake: _ } =
+            work;
         if let Some(error) = self.halted.clone() {
             self.refuse_all(slots, questions, &error);
             for order in collections {
@@ -36,8 +39,12 @@ impl Writer {
             for export in exports {
                 let _ = export.reply.send(Err(error.clone()));
             }
+            for order in archives {
+                let _ = order.send(Err(error.clone()));
+            }
         } else {
             let moved = poll && self.poll().await;
+            slots.extend(self.archive_made());
             let batch = self.batch(slots, poll || moved);
             if !batch.is_empty() {
                 self.commit(batch, &mut questions).await;
@@ -51,6 +58,7 @@ impl Writer {
             for export in exports {
                 self.export(export).await;
             }
+            self.archive(archives).await;
         }
         for (task, reply) in tasks {
             let _ = reply.send(self.durable_task(task).await);
@@ -145,9 +153,12 @@ impl Writer {
                 }
                 self.pace.looked_ms = executed.commit_ms;
                 let decided_on = (self.chain.head.commit_seq, self.chain.head.commit_ms);
+                // An enqueue that met its double changed nothing either.
+                self.tell_batch(executed.told, decided_on);
+                self.tell_empty(&executed.outcomes, decided_on);
                 return self.reply(batch, executed.outcomes, decided_on, executed.began);
             }
-            let Executed { outcomes, changes, commit_ms, began } = executed;
+            let Executed { outcomes, changes, told, commit_ms, began } = executed;
             self.answer_too_early(waiting);
             // Settled late, the chain may have moved on beyond it.
             let commit = (self.chain.head.commit_seq + 1, commit_ms);
@@ -155,12 +166,15 @@ impl Writer {
                 Pushed::Stored => {
                     self.pace.looked_ms = commit_ms;
                     self.share();
+                    self.tell_batch(told, commit);
+                    self.tell_empty(&outcomes, commit);
+                    self.tell_commit(succeeded(&outcomes), began, commit);
                     return self.reply(batch, outcomes, commit, began);
                 }
                 Pushed::Again => {}
-                Pushed::Lost => {
+                Pushed::Lost(cause) => {
                     losses += 1;
-                    Counters::add(&self.shared.counters.conflicts, 1);
+                    self.tell_conflict(cause);
                     let lost = format!("other writers were faster {losses} times");
                     self.shared.trouble(Some(Error::new(Code::Contended, lost)));
                     // Small, or the gap that the winner leaves is over before the next put.
@@ -189,13 +203,15 @@ impl Writer {
         let began = self.env.monotonic();
         let commit_ms = self.time.commit_ms(self.chain.head.commit_ms)?;
         let (outcomes, changes) = self.execute(batch, commit_ms)?;
-        Ok(Executed { outcomes, changes, commit_ms, began })
+        let told = self.chain.db.take_told();
+        Ok(Executed { outcomes, changes, told, commit_ms, began })
     }
 
     /// One transaction for the batch. An op that fails fails alone; one that breaks the transaction is left out and
     /// the others run again.
     pub(super) fn execute(&mut self, batch: &[Slot], commit_ms: i64) -> Result<(Outcomes, Changes)> {
         let at = self.moment(commit_ms);
+        self.chain.db.watch(self.shared.watchers.any());
         let mut out: Vec<Option<Error>> = vec![None; batch.len()];
         loop {
             match self.attempt(batch, &at, &mut out) {
@@ -234,14 +250,27 @@ impl Writer {
         let mut outcomes: Outcomes = Vec::with_capacity(batch.len());
         let mut empty: Vec<&Queues> = vec![];
         for (i, slot) in batch.iter().enumerate() {
-            let door::Work::Op(op) = &slot.work else {
-                outcomes.push(Ok(Outcome::Atomic(vec![])));
-                continue;
-            };
             if let Some(error) = &out[i] {
                 outcomes.push(Err(error.clone()));
                 continue;
             }
+            let op = match &slot.work {
+                door::Work::Op(op) => op,
+                door::Work::Fence => {
+                    outcomes.push(Ok(Outcome::Atomic(vec![])));
+                    continue;
+                }
+                door::Work::Archive(listing) => {
+                    let floor = self.chain.head.gc_floor;
+                    let done = wrong::archive(&self.options, db, listing.as_deref(), at, floor, &self.limits);
+                    if db.poisoned() {
+                        out[i] = Some(done.err().unwrap_or_else(broke));
+                        return Err(Some(i));
+                    }
+                    outcomes.push(done.map(|()| Outcome::Atomic(vec![])));
+                    continue;
+                }
+            };
             // A hundred waiting claims on an empty queue cost one look.
             if let Op::Claim(claim) = op
                 && slot.wait != Wait::No
@@ -252,11 +281,7 @@ impl Writer {
             }
             let outcome = db.apply(&wrong::with_current_token(&self.options, db, op), at, &self.limits);
             if db.poisoned() {
-                out[i] = Some(
-                    outcome
-                        .err()
-                        .unwrap_or_else(|| Error::new(Code::Internal, "an op broke its transaction")),
-                );
+                out[i] = Some(outcome.err().unwrap_or_else(broke));
                 return Err(Some(i));
             }
             if let (Op::Claim(claim), Ok(Outcome::Claimed(jobs))) = (op, &outcome)
@@ -355,12 +380,24 @@ impl Writer {
         let last_ms = self.local.as_ref().map_or(head.commit_ms, |l| l.log.last_ms());
         let at = Moment { now_ms: self.time.now_ms().max(last_ms), commit_seq: head.commit_seq };
         let mut answer = self.chain.db.query(&q.query, &at)?;
-        if let Answer::Stats(stats) = &mut answer {
-            stats.commit_ms = self.chain.head.commit_ms;
-            stats.commit_id = keys::hex(&self.chain.head.commit_id);
+        match &mut answer {
+            Answer::Stats(stats) => {
+                stats.commit_ms = self.chain.head.commit_ms;
+                stats.commit_id = keys::hex(&self.chain.head.commit_id);
+            }
+            Answer::Archives(archives) => {
+                for a in &mut archives.objects {
+                    a.key = keys::archive(&self.source.name, &keys::hex(&a.file), a.seq, &a.rand);
+                }
+            }
+            _ => {}
         }
         Ok(answer)
     }
+}
+
+fn broke() -> Error {
+    Error::new(Code::Internal, "an op broke its transaction")
 }
 
 pub(super) fn fail(batch: Vec<Slot>, error: &Error) {

@@ -7,11 +7,12 @@ use super::Writer;
 use super::push::Pushed;
 use crate::broken::{Broken, is};
 use crate::config::Options;
-use crate::db::Db;
+use crate::db::{Db, Limits, Moment};
 use crate::door::Question;
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Result};
 use crate::gc::Order;
 use crate::head::Head;
+use crate::life::Listing;
 use crate::op::Op;
 use crate::pages::Changes;
 use crate::record::Record;
@@ -37,8 +38,8 @@ impl Writer {
     /// P14: collect by the floor of a commit that is not stored.
     pub(super) fn collect_too_early(&mut self, head: &Head) {
         if is(&self.options, Broken::FloorBeforeStored) && head.gc_floor > self.chain.head.gc_floor {
-            let known = self.chain.head.clone();
-            self.collector.order(Order { known, too_early: Some(head.gc_floor), reply: None });
+            let (known, archives) = (self.chain.head.clone(), self.archives_kept());
+            self.collector.order(Order { known, archives, too_early: Some(head.gc_floor), reply: None });
         }
     }
 
@@ -98,4 +99,26 @@ pub(super) fn with_current_token<'a>(options: &Options, db: &Db, op: &'a Op) -> 
         held.token = token;
     }
     Cow::Owned(op)
+}
+
+/// List an archive object and take its jobs out, or what is left of that with a rule broken.
+pub(super) fn archive(
+    options: &Options,
+    db: &mut Db,
+    listing: Option<&Listing>,
+    at: &Moment,
+    floor: u64,
+    limits: &Limits,
+) -> Result<()> {
+    let known = if is(options, Broken::ListBelowFloor) { 0 } else { floor };
+    if let Some(listing) = listing
+        && is(options, Broken::LeaveBeforeListed)
+        && db.as_if_there(listing).is_none()
+    {
+        return db.only_leave(listing, at, limits);
+    }
+    let left = listing
+        .filter(|_| is(options, Broken::ListTwice) || is(options, Broken::LeaveBeforeListed))
+        .and_then(|l| db.as_if_there(l));
+    db.archive(left.as_ref().or(listing), at, known, limits)
 }

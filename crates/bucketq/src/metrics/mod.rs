@@ -1,4 +1,7 @@
-//! Counters of one writer, and the store wrapper that counts requests. Counting only; nothing decides by them.
+//! Counters and histograms of one writer, their text for Prometheus, and the store wrapper that counts requests. Counting only; nothing decides by them.
+
+mod histogram;
+mod text;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,6 +9,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+
+pub(crate) use histogram::Observed;
+pub use histogram::{Histogram, Histograms};
+pub use text::text;
 
 use crate::error::Result;
 use crate::store::{Expect, Got, Listed, Put, Store, Version};
@@ -36,6 +43,8 @@ counters! {
     delta_bytes,
     /// Bodies that lost the race and were run again.
     conflicts,
+    /// Of those, bodies whose put was never answered.
+    conflicts_unanswered,
     /// Identical bodies sent again.
     resends,
     /// Bodies whose outcome could not be known.
@@ -48,6 +57,10 @@ counters! {
     local_ops,
     /// Claims handed back because their caller had gone.
     handed_back,
+    /// Jobs that have left for the archive.
+    archived_jobs,
+    /// Events that listeners were too slow for.
+    events_missed,
     /// Conditional puts of HEAD.
     puts,
     /// Bytes of those.

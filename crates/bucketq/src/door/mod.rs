@@ -4,6 +4,11 @@
 //! Called by file and queue (send) and writer (receive). Keeps the promise that every caller gets an answer within its
 //! deadline, and that claimed jobs whose caller has gone are handed back.
 
+mod errands;
+mod events;
+
+pub use events::Events;
+
 use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
@@ -21,7 +26,8 @@ use tokio::time::Instant;
 use crate::config::Options;
 use crate::env::Env;
 use crate::error::{Code, Error, Kind, Result};
-use crate::metrics::Counters;
+use crate::life::Listing;
+use crate::metrics::{Counters, Observed};
 use crate::op::{Held, Op, Outcome};
 use crate::query::{Answer, Collected, Exported, Query};
 
@@ -94,6 +100,8 @@ pub(crate) enum Work {
     Op(Op),
     /// A commit that changes nothing, to settle what is before it (P9).
     Fence,
+    /// An archive object is listed and its jobs leave; without one, only what is too old leaves the list.
+    Archive(Option<Arc<Listing>>),
 }
 
 /// Where an op stands; decides between "surely not applied" and "unknown" when its caller gives up (P7).
@@ -196,6 +204,17 @@ pub(crate) struct Collection {
     pub reply: oneshot::Sender<Result<Collected>>,
 }
 
+/// What one step of archiving did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// An object with so many jobs is on the list.
+    Listed(u64),
+    /// Others were faster: look again.
+    Again,
+    /// No job is to leave.
+    Nothing,
+}
+
 /// A settled image wanted as a file of this machine.
 #[derive(Debug)]
 pub(crate) struct Export {
@@ -215,6 +234,10 @@ pub(crate) enum Mail {
     Export(Export),
     HandBack(Vec<Held>),
     Task(Task, oneshot::Sender<Result<Told>>),
+    /// Jobs that may leave are to be archived now; answered after one object.
+    Archive(oneshot::Sender<Result<Pass>>),
+    /// Something that was done beside the writer is ready.
+    Wake,
     /// Answered once everything before it is.
     Flush(oneshot::Sender<()>),
 }
@@ -223,6 +246,8 @@ pub(crate) enum Mail {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub counters: Arc<Counters>,
+    pub observed: Observed,
+    pub watchers: events::Watchers,
     waiting: AtomicUsize,
     trouble: Mutex<Option<Error>>,
     /// The writer has stopped writing for good: a new opening gets a new one.
@@ -236,6 +261,8 @@ impl Shared {
     pub fn new(counters: Arc<Counters>) -> Self {
         Self {
             counters,
+            observed: Observed::default(),
+            watchers: events::Watchers::default(),
             waiting: AtomicUsize::new(0),
             trouble: Mutex::new(None),
             dead: AtomicBool::new(false),
@@ -396,66 +423,6 @@ impl Door {
             biased;
             answer = rx => answer.map_err(|_| gone())?,
             () = self.env.sleep(self.options.deadline) => Err(self.gave_up(&Stage::default())),
-        }
-    }
-
-    /// Carry out something about the state as a whole. It ends by itself, and goes on when nobody waits.
-    pub async fn task(&self, task: Task) -> Result<Told> {
-        let (tx, rx) = oneshot::channel();
-        self.tx.send(Mail::Task(task, tx)).map_err(|_| gone())?;
-        rx.await.map_err(|_| gone())?
-    }
-
-    /// Have what nothing refers to deleted. The deadline is for the floor; the deletes take as long as they take, and
-    /// go on if the caller leaves.
-    pub async fn collect(self: &Arc<Self>, grace: Duration) -> Result<Collected> {
-        self.refuse_if_read_only()?;
-        let arrived = self.env.monotonic();
-        let _place = Place::take(self)?;
-        let stage = Arc::new(Stage::default());
-        let deadline = self.env.sleep(self.options.deadline);
-        let mut under_way = self.shared.base_under_way.subscribe();
-        let begin = async {
-            let mut tidy = grace.is_zero();
-            loop {
-                // A base on its way into HEAD is what makes the old one garbage.
-                let _ = under_way.wait_for(|under_way| !under_way).await;
-                let ((begun, told), (reply, done)) = (oneshot::channel(), oneshot::channel());
-                let order = Collection { grace, tidy, stage: Arc::clone(&stage), arrived, begun, reply };
-                self.tx.send(Mail::Collect(order)).map_err(|_| gone())?;
-                if told.await.map_err(|_| gone())?? == Begun::Deleting {
-                    return Ok(done);
-                }
-                tidy = false;
-            }
-        };
-        let done = tokio::select! {
-            biased;
-            done = begin => done?,
-            () = deadline => return Err(self.gave_up(&stage)),
-        };
-        done.await.map_err(|_| gone())?
-    }
-
-    /// Write the newest settled state to a file.
-    pub async fn export(self: &Arc<Self>, path: PathBuf, replace: bool) -> Result<Exported> {
-        let _place = Place::take(self)?;
-        let (tx, rx) = oneshot::channel();
-        let arrived = self.env.monotonic();
-        self.tx.send(Mail::Export(Export { path, replace, arrived, reply: tx })).map_err(|_| gone())?;
-        let taken = tokio::select! {
-            biased;
-            taken = rx => taken.map_err(|_| gone())??,
-            () = self.env.sleep(self.options.deadline) => return Err(self.gave_up(&Stage::default())),
-        };
-        taken.await.unwrap_or_else(|e| Err(Error::new(Code::Internal, "an export ended early").because(e)))
-    }
-
-    /// Wait until everything sent before is answered.
-    pub async fn flush(&self) {
-        let (tx, rx) = oneshot::channel();
-        if self.tx.send(Mail::Flush(tx)).is_ok() {
-            let _ = rx.await;
         }
     }
 

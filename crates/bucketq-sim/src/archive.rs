@@ -1,0 +1,144 @@
+//! The archive of a seed: what is kept, and what became of the rest. Each life is in the file or in one listed object.
+//!
+//! Called by nodes (what is kept is set by each of them), by run.rs at the end and by replay.rs at every commit.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bucketq::QueueFile;
+use bucketq::archive::decode;
+use bucketq::error::{Code, Error, Kind, Result};
+use bucketq::job::{Backoff, Job};
+use bucketq::life::{Archived, Life};
+use bucketq::policy::Changes;
+use bytes::Bytes;
+
+use crate::check::Jobs;
+use crate::clock::pause_ms;
+use crate::replay;
+use crate::rng::Rng;
+use crate::workload::QUEUES;
+use crate::world::World;
+
+/// What is kept in a seed with an archive: few jobs, or few seconds.
+pub fn keep(rng: &Rng) -> Changes {
+    let archive = Changes { archive: Some(true), ..Changes::default() };
+    if rng.one_in(2) {
+        Changes { keep: Some(rng.below(4)), ..archive }
+    } else {
+        Changes { keep_ms: Some(Some(rng.spread(100, 20_000).cast_signed())), ..archive }
+    }
+}
+
+/// Set what is kept, until it is so or the handle is of no more use.
+pub async fn configure(world: Arc<World>, file: QueueFile) {
+    let Some(keep) = &world.plan.keep else { return };
+    for queue in QUEUES {
+        while let Err(error) = set(&file, queue, keep).await {
+            if matches!(error.kind(), Kind::Corrupt | Kind::Closed) || world.is_over() {
+                return;
+            }
+            pause_ms(500).await;
+        }
+    }
+}
+
+async fn set(file: &QueueFile, queue: &str, keep: &Changes) -> Result<()> {
+    file.queue(queue)?.configure(keep.clone()).await.map(drop)
+}
+
+/// Everything there is at one commit.
+pub struct Whole {
+    /// Every job, in the file or in the archive.
+    pub jobs: Jobs,
+    /// Keys of the listed objects.
+    pub listed: BTreeSet<String>,
+    /// The jobs that are in the archive.
+    pub left: BTreeSet<bucketq::JobId>,
+    /// What is wrong with it.
+    pub bad: Vec<String>,
+}
+
+/// Objects that were read before, by key.
+pub type Read = BTreeMap<String, Vec<Life>>;
+
+/// Every job there is: those of the file, and those of the objects that it lists. `object` is what lies under a key.
+pub async fn whole(
+    file: &QueueFile,
+    object: impl Fn(&str) -> Option<Bytes> + Send,
+    read: &mut Read,
+) -> Result<Whole> {
+    let jobs = replay::list_all(file).await?;
+    let mut out = Whole { jobs, listed: BTreeSet::new(), left: BTreeSet::new(), bad: vec![] };
+    let mut seen = BTreeSet::new();
+    for listed in file.archives(None, 0).await?.objects {
+        let lives = match look(&listed, &object, read) {
+            Ok(lives) => lives,
+            Err(error) => {
+                out.bad
+                    .push(format!("G7: {} is listed by commit {}: {error}", listed.key, listed.listed_seq));
+                continue;
+            }
+        };
+        for life in lives {
+            if !seen.insert((life.id, life.seq)) || !seen.insert((life.id, life.finish_seq)) {
+                out.bad.push(format!("G6: life {} of {} is archived twice", life.run, life.id));
+            }
+            if out.jobs.get(&life.id).is_some_and(|job| job.seq == life.seq) {
+                out.bad
+                    .push(format!("G6: life {} of {} is archived and still in the file", life.run, life.id));
+            }
+            out.left.insert(life.id);
+        }
+        for life in lives {
+            out.jobs.entry(life.id).or_insert_with(|| job_of(life));
+        }
+        out.listed.insert(listed.key);
+    }
+    Ok(out)
+}
+
+fn look<'a>(
+    listed: &Archived,
+    object: &impl Fn(&str) -> Option<Bytes>,
+    read: &'a mut Read,
+) -> Result<&'a Vec<Life>> {
+    if !read.contains_key(&listed.key) {
+        let bytes = object(&listed.key).ok_or_else(|| Error::new(Code::Corrupt, "it is not there"))?;
+        let (_, lives) = decode(&listed.key, bytes)?;
+        read.insert(listed.key.clone(), lives);
+    }
+    let lives = &read[&listed.key];
+    if lives.len() as u64 != listed.jobs {
+        return Err(Error::new(Code::Corrupt, "it holds another number of lives"));
+    }
+    Ok(lives)
+}
+
+/// What the checks ask of a job, as its life tells it.
+fn job_of(life: &Life) -> Job {
+    Job {
+        id: life.id,
+        run: life.run,
+        queue: life.queue.to_string(),
+        state: life.state,
+        expired: false,
+        priority: life.priority,
+        attempt: life.attempts,
+        max_attempts: life.max_attempts,
+        backoff: Backoff::None,
+        group: life.group.as_deref().map(str::to_owned),
+        dedup: None,
+        headers: BTreeMap::new(),
+        payload_len: life.payload_len,
+        seq: life.seq,
+        enqueued_ms: life.enqueued_ms,
+        run_at_ms: life.run_at_ms,
+        claimed_ms: life.claimed_ms,
+        finished_ms: Some(life.finished_ms),
+        expires_ms: None,
+        fence: life.fence,
+        worker: life.worker.as_deref().map(str::to_owned),
+        last_error: life.last_error.clone(),
+    }
+}

@@ -1,0 +1,122 @@
+//! Lives as the bytes of one Parquet object.
+
+use std::sync::Arc;
+
+use parquet::basic::{Compression, Encoding, LogicalType, Repetition, TimeUnit, Type as Physical, ZstdLevel};
+use parquet::column::writer::ColumnWriter;
+use parquet::data_type::ByteArray;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::{ColumnPath, Type};
+
+use super::columns::{COLUMNS, Column, Kind, Means};
+use super::{META_FILE, META_SEQ, META_VERSION, VERSION, internal};
+use crate::error::Result;
+use crate::keys;
+use crate::life::Life;
+
+/// The object of these lives, read at commit `seq` of the queue file.
+pub fn encode(lives: &[Life], file_id: &[u8; 16], seq: u64) -> Result<Vec<u8>> {
+    write(lives, file_id, seq).map_err(internal)
+}
+
+fn write(lives: &[Life], file_id: &[u8; 16], seq: u64) -> parquet::errors::Result<Vec<u8>> {
+    let properties = Arc::new(properties(file_id, seq)?);
+    let bytes = Vec::with_capacity(lives.len() * 64 + 8192);
+    let mut file = SerializedFileWriter::new(bytes, Arc::new(schema()?), properties)?;
+    let mut group = file.next_row_group()?;
+    for column in &COLUMNS {
+        let Some(mut writer) = group.next_column()? else { break };
+        match writer.untyped() {
+            ColumnWriter::Int64ColumnWriter(w) => {
+                let (values, levels) = numbers(column, lives);
+                w.write_batch(&values, levels.as_deref(), None)?;
+            }
+            ColumnWriter::ByteArrayColumnWriter(w) => {
+                let (values, levels) = bytes_of(column, lives);
+                w.write_batch(&values, levels.as_deref(), None)?;
+            }
+            _ => return Err(parquet::errors::ParquetError::General("a column of another type".into())),
+        }
+        writer.close()?;
+    }
+    group.close()?;
+    file.into_inner()
+}
+
+fn properties(file_id: &[u8; 16], seq: u64) -> parquet::errors::Result<WriterProperties> {
+    let meta = |key: &str, value: String| KeyValue::new(key.to_owned(), value);
+    let mut properties = WriterProperties::builder()
+        .set_created_by("bucketq".into())
+        .set_key_value_metadata(Some(vec![
+            meta(META_VERSION, VERSION.to_string()),
+            meta(META_FILE, keys::hex(file_id)),
+            meta(META_SEQ, seq.to_string()),
+        ]))
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
+        // A reader skips whole objects by these; pages of one object are too few to be worth an index.
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_offset_index_disabled(true)
+        .set_dictionary_enabled(false);
+    for column in &COLUMNS {
+        let path = ColumnPath::from(column.name);
+        properties = match column.kind {
+            Kind::Int | Kind::Time => properties.set_column_encoding(path, Encoding::DELTA_BINARY_PACKED),
+            Kind::Text | Kind::Bytes if column.repeats => {
+                properties.set_column_dictionary_enabled(path, true)
+            }
+            Kind::Bytes => properties.set_column_statistics_enabled(path, EnabledStatistics::None),
+            Kind::Text => properties,
+        };
+    }
+    Ok(properties.build())
+}
+
+fn schema() -> parquet::errors::Result<Type> {
+    let field = |column: &Column| {
+        let (physical, logical) = match column.kind {
+            Kind::Int => (Physical::INT64, None),
+            Kind::Time => (Physical::INT64, Some(LogicalType::timestamp(true, TimeUnit::MILLIS))),
+            Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+            Kind::Bytes => (Physical::BYTE_ARRAY, None),
+        };
+        let repetition = if column.optional() { Repetition::OPTIONAL } else { Repetition::REQUIRED };
+        Type::primitive_type_builder(column.name, physical)
+            .with_repetition(repetition)
+            .with_logical_type(logical)
+            .build()
+            .map(Arc::new)
+    };
+    let fields = COLUMNS.iter().map(field).collect::<parquet::errors::Result<Vec<_>>>()?;
+    Type::group_type_builder("life").with_fields(fields).build()
+}
+
+/// The values that are there, and for each row whether it has one.
+type Written<T> = (Vec<T>, Option<Vec<i16>>);
+
+fn numbers(column: &Column, lives: &[Life]) -> Written<i64> {
+    match column.means {
+        Means::Number(of) => (lives.iter().map(of).collect(), None),
+        Means::MaybeNumber(of) => some(lives.iter().map(of)),
+        _ => (vec![], None),
+    }
+}
+
+fn bytes_of(column: &Column, lives: &[Life]) -> Written<ByteArray> {
+    let owned = |text: &str| ByteArray::from(text.as_bytes().to_vec());
+    match column.means {
+        Means::Text(of) => {
+            (lives.iter().map(|l| ByteArray::from(of(l).into_owned().into_bytes())).collect(), None)
+        }
+        Means::MaybeText(of) => some(lives.iter().map(|l| of(l).map(owned))),
+        Means::MaybeBytes(of) => some(lives.iter().map(|l| of(l).cloned().map(ByteArray::from))),
+        _ => (vec![], None),
+    }
+}
+
+fn some<T>(values: impl Iterator<Item = Option<T>>) -> Written<T> {
+    let mut levels = Vec::with_capacity(values.size_hint().0);
+    let there = values.inspect(|v| levels.push(i16::from(v.is_some()))).flatten().collect();
+    (there, Some(levels))
+}

@@ -1,0 +1,429 @@
+//! The archive in the database: which finished jobs leave next, the list of archive objects, and the one change that puts
+//! an object on the list and takes its jobs out (docs/decisions/0016-archive.md).
+//!
+//! Called by the writer, and by questions about the archive. Knows nothing of where objects lie.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rusqlite::{OptionalExtension, Row, params};
+
+use super::fault::{Fault, Try};
+use super::keep::{End, Leaving as Gone, by_end};
+use super::names::NOBODY;
+use super::row::{BODY, INLINE, NO_TOKEN, attempt, state};
+use super::{Db, Limits, Moment, Turn};
+use crate::error::{Code, Error, Result};
+use crate::event::Happened;
+use crate::job::{JobId, State};
+use crate::life::{Archived, Life, Listing, Part};
+
+/// The columns of a life, in the order [`Turn::life`] reads them.
+macro_rules! life_columns {
+    () => {
+        "finish_seq, id, run, group_name, state, priority, tries, max_attempts, worker, enqueued_ms, due_ms, first_ms, \
+         claimed_ms, ends_ms, seq, fence, token, payload_len, payload_kind, payload, body, content_type"
+    };
+}
+
+/// Finished jobs of a queue after one place in the order of finishes up to another, in that order.
+pub(super) const FINISHED: [&str; 2] = by_end!(
+    concat!("SELECT ", life_columns!(), " FROM jobs WHERE "),
+    " AND finish_seq > ?2 AND finish_seq <= ?3 ORDER BY finish_seq LIMIT ?4"
+);
+/// How many there are up to a place.
+pub(super) const COUNT_UNTIL: [&str; 2] =
+    by_end!("SELECT count(*) FROM jobs WHERE ", " AND finish_seq <= ?2");
+/// When a job finished that stands so far behind the oldest.
+pub(super) const NTH: [&str; 2] =
+    by_end!("SELECT ends_ms FROM jobs WHERE ", " ORDER BY finish_seq LIMIT 1 OFFSET ?2");
+/// Their holds on dedup keys.
+pub(super) const KEYS: [&str; 2] = by_end!(
+    "SELECT seq, state, id, dedup, body FROM jobs WHERE ",
+    " AND finish_seq <= ?2 AND dedup IS NOT NULL"
+);
+/// When the archive of a queue last grew.
+pub(super) const NEWEST_LISTED: &str =
+    "SELECT max(listed_ms) FROM archives WHERE queue = ?1 AND dropped_seq IS NULL";
+/// Objects of a queue that are too old.
+pub(super) const TOO_OLD: &str =
+    "UPDATE archives SET dropped_seq = ?3 WHERE queue = ?1 AND last_ms < ?2 AND dropped_seq IS NULL";
+/// Whether there are such.
+pub(super) const ANY_TOO_OLD: &str =
+    "SELECT 1 FROM archives WHERE queue = ?1 AND last_ms < ?2 AND dropped_seq IS NULL LIMIT 1";
+/// Entries whose objects nobody looks for any more.
+pub(super) const FORGET: &str = "DELETE FROM archives WHERE dropped_seq < ?1";
+
+/// Jobs of one queue that are to leave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leaving {
+    /// `queues.id`.
+    pub queue: i64,
+    /// What they are.
+    pub lives: Vec<Life>,
+    /// Where they stand.
+    pub parts: Vec<Part>,
+}
+
+/// What there is to do for the archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Nothing yet.
+    Nothing,
+    /// Jobs are to leave.
+    Jobs,
+    /// Objects are too old.
+    Objects,
+}
+
+impl Db {
+    /// The oldest jobs that are to leave the queue which has most of them, at most so many and of about so many bytes.
+    pub fn leaving(&mut self, at: &Moment, most: u32, bytes: usize) -> Result<Option<Leaving>> {
+        self.look(at, |turn| turn.leaving(most, bytes))
+    }
+
+    /// Whether the archive has something to do: a queue has `enough` jobs to leave, or some for longer than `every_ms`.
+    /// `thorough` also looks for those that are due by time.
+    pub fn archive_due(&mut self, at: &Moment, enough: u64, every_ms: i64, thorough: bool) -> Result<Due> {
+        self.look(at, |turn| turn.archive_due(enough as i64, every_ms, thorough))
+    }
+
+    /// Put an uploaded object on the list and take its jobs out, and give up what is too old. `floor` is that of the
+    /// commit this is built on (P13). Refused, with nothing changed, when the jobs are not all there any more or the
+    /// object lies below the floor: then it is garbage.
+    pub fn archive(
+        &mut self,
+        listing: Option<&Listing>,
+        at: &Moment,
+        floor: u64,
+        limits: &Limits,
+    ) -> Result<()> {
+        self.check_writable()?;
+        let ready = self.limit_pages(limits.max_pages).and_then(|()| self.bring_up());
+        let done = ready.and_then(|()| self.turn(at, limits).archive(listing, floor));
+        done.map_err(|fault| {
+            self.poisoned |= matches!(fault, Fault::Broken(_));
+            fault.into_error()
+        })
+    }
+
+    /// The listing with what is left of its jobs, if none are; only for a rule broken on purpose, so never in what ships.
+    pub(crate) fn as_if_there(&mut self, listing: &Listing) -> Option<Listing> {
+        let there = listing.parts.iter().any(|part| {
+            let end = if part.dead { End::Dead } else { End::Well };
+            let mut stmt = self.conn.prepare_cached(end.pick(COUNT_UNTIL)).ok();
+            let count = stmt
+                .as_mut()
+                .map(|s| s.query_row(params![listing.queue, part.until as i64], |row| row.get::<_, i64>(0)));
+            !matches!(count, Some(Ok(0)))
+        });
+        (!there).then(|| Listing { parts: vec![], counts: [0; 3], ..listing.clone() })
+    }
+
+    /// The jobs leave, and nothing is listed; only for a rule broken on purpose, so never in what ships.
+    pub(crate) fn only_leave(&mut self, listing: &Listing, at: &Moment, limits: &Limits) -> Result<()> {
+        self.turn(at, limits).leave_file(listing).map_err(Fault::into_error)
+    }
+
+    /// The archive objects that must stay while the floor is this: those listed, and those given up no longer ago.
+    pub fn archives_kept(&mut self, floor: u64) -> Result<Vec<Archived>> {
+        let at = Moment { now_ms: 0, commit_seq: 0 };
+        self.look(&at, |turn| turn.listed("dropped_seq IS NULL OR dropped_seq >= ?1", [floor as i64]))
+    }
+}
+
+impl Turn<'_> {
+    fn archive_due(&mut self, enough: i64, every_ms: i64, thorough: bool) -> Try<Due> {
+        let mut old = false;
+        for line in self.all_lines()? {
+            let policy = Arc::clone(&self.line(line).policy);
+            let queue = self.line(line).id;
+            if policy.archive && End::BOTH.into_iter().any(|end| self.over_kept(line, end) >= enough) {
+                return Ok(Due::Jobs);
+            }
+            if policy.archive && thorough && self.overdue(line, every_ms)? {
+                return Ok(Due::Jobs);
+            }
+            if let Some(age) = policy.archive_ms.filter(|_| thorough) {
+                let before = self.now_ms.saturating_sub(age);
+                old |= self.conn.prepare_cached(ANY_TOO_OLD)?.exists(params![queue, before])?;
+            }
+        }
+        Ok(if old { Due::Objects } else { Due::Nothing })
+    }
+
+    /// A job should have left for longer than this, and no other has since.
+    fn overdue(&mut self, line: usize, every_ms: i64) -> Try<bool> {
+        let (queue, policy) = (self.line(line).id, Arc::clone(&self.line(line).policy));
+        let listed: Option<i64> =
+            self.conn.prepare_cached(NEWEST_LISTED)?.query_row([queue], |row| row.get(0))?;
+        for end in End::BOTH {
+            let nth = |n: i64| -> Try<Option<i64>> {
+                let mut stmt = self.conn.prepare_cached(end.pick(NTH))?;
+                Ok(stmt.query_row([queue, n], |row| row.get(0)).optional()?)
+            };
+            let Some(oldest) = nth(0)? else { continue };
+            // The oldest leaves when one too many finishes after it, or when it is too old.
+            let by_age = policy.keep_ms.map(|age| oldest.saturating_add(age));
+            let by_number = nth(policy.keep as i64)?;
+            let Some(since) = [by_age, by_number].into_iter().flatten().min() else { continue };
+            if self.now_ms >= since && self.now_ms - since.max(listed.unwrap_or(0)) >= every_ms {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn leaving(&mut self, most: u32, bytes: usize) -> Try<Option<Leaving>> {
+        let mut lines: Vec<usize> = self.all_lines()?.filter(|l| self.line(*l).policy.archive).collect();
+        lines.sort_by_key(|l| -End::BOTH.into_iter().map(|end| self.over_kept(*l, end)).max().unwrap_or(0));
+        for line in lines {
+            let mut leaving = Leaving { queue: self.line(line).id, lives: vec![], parts: vec![] };
+            let mut room = bytes;
+            for end in End::BOTH {
+                self.leave(line, end, most, &mut room, &mut leaving)?;
+            }
+            if !leaving.lives.is_empty() {
+                leaving.lives.sort_unstable_by_key(|life| life.finish_seq);
+                return Ok(Some(leaving));
+            }
+        }
+        Ok(None)
+    }
+
+    fn leave(
+        &mut self,
+        line: usize,
+        end: End,
+        most: u32,
+        room: &mut usize,
+        leaving: &mut Leaving,
+    ) -> Try<()> {
+        let policy = Arc::clone(&self.line(line).policy);
+        let excess = self.over_kept(line, end);
+        let before = policy.keep_ms.map_or(i64::MIN, |age| self.now_ms.saturating_sub(age));
+        let left = i64::from(most) - leaving.lives.len() as i64;
+        let limit = if policy.keep_ms.is_some() { left } else { left.min(excess) };
+        if limit <= 0 || *room == 0 {
+            return Ok(());
+        }
+        let results = self.conn.prepare_cached("SELECT 1 FROM results LIMIT 1")?.exists([])?;
+        let mut part = Part { dead: end == End::Dead, until: 0, jobs: 0 };
+        let mut stmt = self.conn.prepare_cached(end.pick(FINISHED))?;
+        let mut rows = stmt.query(params![self.line(line).id, -1, i64::MAX, limit])?;
+        while let Some(row) = rows.next()? {
+            let aged = row.get::<_, i64>(13)? <= before;
+            if (part.jobs as i64 >= excess && !aged) || *room == 0 {
+                break;
+            }
+            let life = self.life(row, line, policy.archive_payloads, results)?;
+            part = Part { until: life.finish_seq, jobs: part.jobs + 1, ..part };
+            *room = room.saturating_sub(life.size());
+            leaving.lives.push(life);
+        }
+        if part.jobs > 0 {
+            leaving.parts.push(part);
+        }
+        Ok(())
+    }
+
+    /// The life in a row of [`life_columns`].
+    fn life(&mut self, row: &Row<'_>, line: usize, payloads: bool, results: bool) -> Try<Life> {
+        let state = state(row.get(4)?)?;
+        let (run, seq): (u32, i64) = (row.get(2)?, row.get(14)?);
+        let claimed = row.get::<_, [u8; 16]>(16)? != NO_TOKEN;
+        let tries = attempt(row.get(6)?)?;
+        let worker: i64 = row.get(8)?;
+        let enqueued_ms: i64 = row.get(9)?;
+        let copied = |r: &Row<'_>, i: usize| {
+            r.get_ref(i)?.as_blob().map(Bytes::copy_from_slice).map_err(rusqlite::Error::from)
+        };
+        let payload = match row.get(18)? {
+            _ if !payloads => None,
+            INLINE => Some(copied(row, 19)?),
+            BODY => Some(
+                self.conn
+                    .prepare_cached("SELECT bytes FROM bodies WHERE id = ?1")?
+                    .query_row([row.get::<_, i64>(20)?], |body| copied(body, 0))?,
+            ),
+            kind => return Err(Fault::corrupt(format!("this library knows no payload kind {kind}"))),
+        };
+        let result = if results && state == State::Done {
+            self.conn
+                .prepare_cached("SELECT content_type, bytes FROM results WHERE seq = ?1")?
+                .query_row([seq], |row| Ok((row.get::<_, i64>(0)?, copied(row, 1)?)))
+                .optional()?
+        } else {
+            None
+        };
+        let (result_type, result) = match result {
+            Some((kind, bytes)) => (Some(self.text(kind)?), Some(bytes)),
+            None => (None, None),
+        };
+        let failed = tries > 1 || state == State::Dead;
+        Ok(Life {
+            finish_seq: row.get::<_, i64>(0)? as u64,
+            id: JobId(uuid::Uuid::from_bytes(row.get(1)?)),
+            run,
+            queue: self.line(line).name.clone(),
+            group: row.get::<_, Option<String>>(3)?.map(Into::into),
+            state,
+            priority: row.get(5)?,
+            attempts: tries,
+            max_attempts: row.get(7)?,
+            worker: if claimed && worker != NOBODY { Some(self.text(worker)?) } else { None },
+            enqueued_ms,
+            run_at_ms: row.get::<_, Option<i64>>(10)?.unwrap_or(enqueued_ms),
+            first_claimed_ms: if claimed { Some(row.get(11)?) } else { None },
+            claimed_ms: if claimed { Some(row.get(12)?) } else { None },
+            finished_ms: row.get(13)?,
+            seq: seq as u64,
+            fence: if claimed { Some(row.get::<_, i64>(15)? as u64) } else { None },
+            payload_len: row.get::<_, i64>(17)? as u64,
+            payload_type: if payload.is_some() { Some(self.text(row.get(21)?)?) } else { None },
+            payload,
+            result,
+            result_type,
+            last_error: if failed { self.last_error(seq, run)? } else { None },
+        })
+    }
+
+    fn archive(&mut self, listing: Option<&Listing>, floor: u64) -> Try<()> {
+        if let Some(listing) = listing {
+            self.list_object(listing, floor)?;
+        }
+        for line in self.all_lines()? {
+            let (queue, policy) = (self.line(line).id, Arc::clone(&self.line(line).policy));
+            if let Some(age) = policy.archive_ms {
+                let before = self.now_ms.saturating_sub(age);
+                self.conn.prepare_cached(TOO_OLD)?.execute(params![queue, before, self.commit_seq as i64])?;
+            }
+        }
+        self.conn.prepare_cached(FORGET)?.execute([floor as i64])?;
+        Ok(())
+    }
+
+    /// Every refusal comes before the first write.
+    fn list_object(&mut self, listing: &Listing, floor: u64) -> Try<()> {
+        let object = &listing.object;
+        let refused = |why: &str| {
+            Err(Error::new(Code::Contended, format!("an archive object is dropped: {why}")).into())
+        };
+        if object.seq < floor {
+            return refused("the floor has passed it");
+        }
+        let end = |part: &Part| if part.dead { End::Dead } else { End::Well };
+        for part in &listing.parts {
+            // What finishes later stands behind: so many up to there means that they are the same.
+            let there: i64 = self
+                .conn
+                .prepare_cached(end(part).pick(COUNT_UNTIL))?
+                .query_row(params![listing.queue, part.until as i64], |row| row.get(0))?;
+            if there as u64 != part.jobs {
+                return refused("its jobs have left, or were requeued or purged");
+            }
+        }
+        self.leave_file(listing)?;
+        let line = self.line_of(listing.queue)?;
+        self.conn
+            .prepare_cached(
+                "INSERT INTO archives (queue, file, seq, rand, bytes, hash, jobs, first_seq, last_seq, first_ms, last_ms, \
+                 listed_seq, listed_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+            )?
+            .execute(params![
+                listing.queue,
+                object.file,
+                object.seq as i64,
+                object.rand,
+                object.bytes as i64,
+                object.hash,
+                object.jobs as i64,
+                object.first_seq as i64,
+                object.last_seq as i64,
+                object.first_ms,
+                object.last_ms,
+                self.commit_seq as i64,
+                self.now_ms
+            ])?;
+        if self.watched() {
+            let queue = self.line(line).name.clone();
+            self.tell(Happened::Archived { queue, count: object.jobs });
+        }
+        Ok(())
+    }
+
+    /// Take the jobs of an object out, with what belongs to them.
+    fn leave_file(&mut self, listing: &Listing) -> Try<()> {
+        let line = self.line_of(listing.queue)?;
+        for part in &listing.parts {
+            let until = part.until as i64;
+            let end = if part.dead { End::Dead } else { End::Well };
+            let mut stmt = self.conn.prepare_cached(end.pick(KEYS))?;
+            let mut rows = stmt.query(params![listing.queue, until])?;
+            while let Some(row) = rows.next()? {
+                let job = Gone::read(row)?;
+                self.drop_key(listing.queue, &job.id, job.dedup.as_deref())?;
+            }
+            self.drop_until(listing.queue, end, until, true)?;
+        }
+        let marks = self.marks(line);
+        for (state, n) in [State::Done, State::Dead, State::Cancelled].into_iter().zip(listing.counts) {
+            marks.drop_many(state, n as i64);
+        }
+        Ok(())
+    }
+
+    /// Objects on the list for which a condition holds, in the order in which they were listed.
+    pub fn listed(&mut self, which: &str, params: impl rusqlite::Params) -> Try<Vec<Archived>> {
+        let sql = format!(
+            "SELECT queue, file, seq, rand, bytes, hash, jobs, first_seq, last_seq, first_ms, last_ms, listed_seq, \
+             listed_ms FROM archives WHERE {which} ORDER BY id"
+        );
+        let mut stmt = self.conn.prepare_cached(&sql)?;
+        let mut rows = stmt.query(params)?;
+        let mut listed = vec![];
+        while let Some(row) = rows.next()? {
+            let line = self.line_of(row.get(0)?)?;
+            listed.push(Archived {
+                key: String::new(),
+                queue: self.line(line).name.clone(),
+                file: row.get(1)?,
+                seq: row.get::<_, i64>(2)? as u64,
+                rand: row.get(3)?,
+                bytes: row.get::<_, i64>(4)? as u64,
+                hash: row.get(5)?,
+                jobs: row.get::<_, i64>(6)? as u64,
+                first_seq: row.get::<_, i64>(7)? as u64,
+                last_seq: row.get::<_, i64>(8)? as u64,
+                first_ms: row.get(9)?,
+                last_ms: row.get(10)?,
+                listed_seq: row.get::<_, i64>(11)? as u64,
+                listed_ms: row.get(12)?,
+            });
+        }
+        Ok(listed)
+    }
+
+    /// Lives that are not archived yet, of one queue or of all, after one place up to another, in order; at most so many.
+    pub fn finished(&mut self, queue: Option<&str>, after: u64, until: u64, limit: u32) -> Try<Vec<Life>> {
+        let lines = match queue {
+            Some(name) => self.find_line(name)?.into_iter().collect(),
+            None => self.all_lines()?.collect::<Vec<_>>(),
+        };
+        let place = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let mut lives = vec![];
+        for line in lines {
+            let payloads = self.line(line).policy.archive_payloads;
+            for end in End::BOTH {
+                let mut stmt = self.conn.prepare_cached(end.pick(FINISHED))?;
+                let mut rows = stmt.query(params![self.line(line).id, place(after), place(until), limit])?;
+                while let Some(row) = rows.next()? {
+                    lives.push(self.life(row, line, payloads, true)?);
+                }
+            }
+        }
+        lives.sort_unstable_by_key(|life| life.finish_seq);
+        lives.truncate(limit as usize);
+        Ok(lives)
+    }
+}

@@ -1,0 +1,352 @@
+//! The archive: when finished jobs are written to an object, and how the object gets on the list (decision 16).
+//!
+//! Called by every turn. Rows are read from a settled image, encoded and uploaded beside the writer; then an ordinary
+//! commit lists the object and takes its jobs out, or refuses, and the object is garbage. One object at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::Writer;
+use crate::broken::{self, Broken};
+use crate::config::{Host, Options};
+use crate::db::{Db, Due, Leaving, Moment};
+use crate::door::{Done, Mail, Pass, Slot, Wait, Work};
+use crate::error::{Code, Error, Result};
+use crate::gc::{self, Kept};
+use crate::job::State;
+use crate::keys;
+use crate::life::{Archived, Listing};
+use crate::metrics::Counters;
+use crate::pages::{Image, PageFile, Pages};
+use crate::store::Store;
+use crate::wire::hash;
+
+/// Jobs that are worth an object of their own at once.
+const ENOUGH: u64 = 4_096;
+/// Jobs in one object: taking them out is one commit, which others wait for.
+const MOST: u32 = 10_000;
+/// Bytes of them, about.
+const BYTES: usize = 8 * 1024 * 1024;
+
+/// How long the archive rests after something went wrong, so that not every commit reads and encodes for nothing.
+const REST: Duration = Duration::from_secs(30);
+
+/// What came of reading and uploading: an object to be listed, or no job to leave.
+type Made = Result<Option<Arc<Listing>>>;
+type Order = oneshot::Sender<Result<Pass>>;
+
+/// The archive of one writer.
+pub(super) struct Archiver {
+    wake: mpsc::WeakUnboundedSender<Mail>,
+    /// An object is being made.
+    making: Option<oneshot::Receiver<Made>>,
+    /// A commit with it is under way: the object, and the answer.
+    listing: Option<(Option<Arc<Listing>>, oneshot::Receiver<Result<Done>>)>,
+    /// Who waits for this pass.
+    orders: Vec<Order>,
+    /// When it was last looked for what is due by time.
+    looked: Option<Instant>,
+    /// Commits of this writer when it was last looked at all.
+    commits: u64,
+    /// It went wrong: nothing begins by itself before this.
+    rest: Option<Instant>,
+    /// Broken on purpose: jobs have left, and this is to be listed.
+    left: Option<Arc<Listing>>,
+}
+
+impl Archiver {
+    pub fn new(wake: mpsc::WeakUnboundedSender<Mail>) -> Self {
+        Self {
+            wake,
+            making: None,
+            listing: None,
+            orders: vec![],
+            looked: None,
+            commits: 0,
+            rest: None,
+            left: None,
+        }
+    }
+
+    /// Broken on purpose: the jobs have left, and the object is listed by the next commit.
+    fn comes_again(&mut self, options: &Options, listing: Option<&Arc<Listing>>) -> bool {
+        if !broken::is(options, Broken::LeaveBeforeListed) || self.left.take().is_some() {
+            return false;
+        }
+        self.left = listing.cloned();
+        if let Some(wake) = self.wake.upgrade() {
+            let _ = wake.send(Mail::Wake);
+        }
+        self.left.is_some()
+    }
+
+    fn tell(&mut self, told: &Result<Pass>) {
+        for order in self.orders.drain(..) {
+            let _ = order.send(told.clone());
+        }
+    }
+}
+
+impl Writer {
+    /// The archive objects that must stay, as of the settled state. When the list cannot be read, none may go: then the
+    /// state is damaged, and every op says so.
+    pub(super) fn archives_kept(&mut self) -> Option<Kept> {
+        let listed = self.chain.db.archives_kept(self.chain.head.gc_floor);
+        listed.map(|all| gc::kept(&all, &self.chain.head.file_id)).ok()
+    }
+
+    /// The op that lists the object which is ready, if one is.
+    pub(super) fn archive_made(&mut self) -> Option<Slot> {
+        if let Some(listing) = self.archiver.left.clone() {
+            return Some(self.archive_slot(Some(listing)));
+        }
+        let made = match self.archiver.making.as_mut()?.try_recv() {
+            Err(oneshot::error::TryRecvError::Empty) => return None,
+            Err(oneshot::error::TryRecvError::Closed) => {
+                Err(Error::new(Code::Internal, "an archive object was not finished"))
+            }
+            Ok(made) => made,
+        };
+        self.archiver.making = None;
+        match made {
+            Ok(Some(listing)) => Some(self.archive_slot(Some(listing))),
+            Ok(None) => {
+                self.archiver.tell(&Ok(Pass::Nothing));
+                None
+            }
+            Err(error) => {
+                tracing::warn!(%error, "an archive object could not be written; it is tried again later");
+                self.archiver.rest = Some(self.env.monotonic() + REST);
+                self.archiver.tell(&Err(error));
+                None
+            }
+        }
+    }
+
+    fn archive_slot(&mut self, listing: Option<Arc<Listing>>) -> Slot {
+        let (tx, rx) = oneshot::channel();
+        self.archiver.listing = Some((listing.clone(), rx));
+        Slot {
+            work: Work::Archive(listing),
+            wait: Wait::No,
+            arrived: self.env.monotonic(),
+            stage: Arc::default(),
+            reply: Some(tx),
+        }
+    }
+
+    /// Answer those who waited for the object of this turn, and begin the next if there is reason to.
+    pub(super) async fn archive(&mut self, orders: Vec<Order>) {
+        self.archive_listed();
+        let asked = !orders.is_empty();
+        self.archiver.orders.extend(orders);
+        if self.archiver.making.is_some() || self.archiver.listing.is_some() || self.halted.is_some() {
+            return;
+        }
+        if asked {
+            // Of the newest state: jobs of others leave too.
+            match self.refresh().await {
+                Ok(_) => self.start_archive(),
+                Err(error) => self.archiver.tell(&Err(error)),
+            }
+            return;
+        }
+        match self.archive_due() {
+            Due::Nothing => {}
+            Due::Jobs => self.start_archive(),
+            Due::Objects => {
+                let slot = self.archive_slot(None);
+                Box::pin(self.commit(vec![slot], &mut vec![])).await;
+                self.archive_listed();
+            }
+        }
+    }
+
+    /// What became of the commit with an object in it.
+    fn archive_listed(&mut self) {
+        let Some((listing, mut answer)) = self.archiver.listing.take() else { return };
+        let jobs = listing.as_ref().map_or(0, |l| l.object.jobs);
+        let told = match answer.try_recv() {
+            Ok(Ok(_)) if self.archiver.comes_again(&self.options, listing.as_ref()) => return,
+            Ok(Ok(done)) => {
+                tracing::debug!(jobs, commit_seq = done.commit_seq, "archived");
+                Counters::add(&self.shared.counters.archived_jobs, jobs);
+                Ok(Pass::Listed(jobs))
+            }
+            Ok(Err(error)) if error.code() == Code::Contended => Ok(Pass::Again),
+            Ok(Err(error)) => Err(error),
+            Err(oneshot::error::TryRecvError::Empty) => {
+                // Carried over to another batch.
+                self.archiver.listing = Some((listing, answer));
+                return;
+            }
+            Err(oneshot::error::TryRecvError::Closed) => return,
+        };
+        if let Err(error) = &told {
+            tracing::warn!(%error, "an archive object could not be listed; its jobs stay until the next");
+            self.archiver.rest = Some(self.env.monotonic() + REST);
+        }
+        self.archiver.tell(&told);
+    }
+
+    /// Whether there is something to do, asked after commits of this writer only: an idle queue file costs nothing (G9).
+    fn archive_due(&mut self) -> Due {
+        let commits = self.shared.counters.read().commits;
+        if commits == std::mem::replace(&mut self.archiver.commits, commits) || self.check_writable().is_err()
+        {
+            return Due::Nothing;
+        }
+        let every = self.options.archive_every;
+        let now = self.env.monotonic();
+        if self.archiver.rest.is_some_and(|until| now < until) {
+            return Due::Nothing;
+        }
+        let pause = (every / 4).min(Duration::from_mins(1));
+        let thorough = self.archiver.looked.is_none_or(|at| now.saturating_duration_since(at) >= pause);
+        if thorough {
+            self.archiver.looked = Some(now);
+        }
+        let every_ms = i64::try_from(every.as_millis()).unwrap_or(i64::MAX);
+        let at = self.settled_moment();
+        self.chain.db.archive_due(&at, ENOUGH, every_ms, thorough).unwrap_or(Due::Nothing)
+    }
+
+    fn settled_moment(&self) -> Moment {
+        let head = &self.chain.head;
+        Moment { now_ms: self.time.now_ms().max(head.commit_ms), commit_seq: head.commit_seq }
+    }
+
+    /// Read, encode and upload beside the writer; [`Mail::Wake`] tells when it is done.
+    fn start_archive(&mut self) {
+        let (tx, rx) = oneshot::channel();
+        let head = &self.chain.head;
+        let rand = if broken::is(&self.options, Broken::FixedArchiveKey) { [0; 8] } else { self.env.bytes() };
+        let reading = Reading {
+            image: self.settled_image(),
+            at: self.settled_moment(),
+            file_id: head.file_id,
+            rand,
+            max_pages: self.source.max_pages,
+        };
+        let key = keys::archive(&self.source.name, &keys::file8(&head.file_id), head.commit_seq, &rand);
+        let (store, wake) = (Arc::clone(&self.store), self.archiver.wake.clone());
+        let inline = self.options.host == Host::CurrentRuntime;
+        let early = broken::is(&self.options, Broken::ListBeforeUpload);
+        let done = move |made: Made| {
+            let _ = tx.send(made);
+            if let Some(wake) = wake.upgrade() {
+                let _ = wake.send(Mail::Wake);
+            }
+        };
+        self.archiver.making = Some(rx);
+        tokio::spawn(async move {
+            let read = if inline {
+                reading.object()
+            } else {
+                let read = tokio::task::spawn_blocking(move || reading.object()).await;
+                read.unwrap_or_else(|e| Err(Error::new(Code::Internal, "archiving ended early").because(e)))
+            };
+            match read {
+                Ok(Some((body, listing))) if early => {
+                    done(Ok(Some(listing)));
+                    let _ = store.put_new(&key, body.into()).await;
+                }
+                Ok(Some((body, listing))) => done(upload(&*store, &key, body).await.map(|()| Some(listing))),
+                Ok(None) => done(Ok(None)),
+                Err(error) => done(Err(error)),
+            }
+        });
+    }
+
+    /// List what is on its way, when the last handle has gone: a process that lives for a moment would else upload
+    /// objects for nothing, each time.
+    pub(super) async fn leave_archive(&mut self) {
+        let Some(making) = self.archiver.making.take() else { return };
+        if self.halted.is_some() {
+            return;
+        }
+        let (env, limit) = (self.env.clone(), self.request_limit());
+        let last = async {
+            if let Ok(Ok(Some(listing))) = making.await {
+                let slot = self.archive_slot(Some(listing));
+                Box::pin(self.commit(vec![slot], &mut vec![])).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = last => {}
+            () = env.sleep(limit) => {}
+        }
+    }
+}
+
+async fn upload(store: &dyn Store, key: &str, body: Vec<u8>) -> Result<()> {
+    store.put_new(key, body.into()).await
+}
+
+/// A settled state to read an object from.
+struct Reading {
+    image: Image,
+    at: Moment,
+    file_id: [u8; 16],
+    rand: [u8; 8],
+    max_pages: u32,
+}
+
+impl Reading {
+    /// The body of an object of the oldest jobs that are to leave, and what there is to list.
+    fn object(self) -> Result<Option<(Vec<u8>, Arc<Listing>)>> {
+        let pages = Pages::thaw(&self.image);
+        let file = PageFile::new(pages);
+        let mut db = Db::open(file.connect(self.max_pages)?)?;
+        let Some(leaving) = db.leaving(&self.at, MOST, BYTES)? else { return Ok(None) };
+        let body = self.encode(&leaving)?;
+        let listing = self.listing(leaving, &body);
+        Ok(Some((body, Arc::new(listing))))
+    }
+
+    #[cfg(feature = "archive")]
+    fn encode(&self, leaving: &Leaving) -> Result<Vec<u8>> {
+        crate::archive::encode(&leaving.lives, &self.file_id, self.at.commit_seq)
+    }
+
+    #[cfg(not(feature = "archive"))]
+    #[expect(clippy::unused_self, reason = "the same call with and without the feature")]
+    fn encode(&self, _: &Leaving) -> Result<Vec<u8>> {
+        Err(Error::invalid(
+            "this library was built without the feature `archive`: archive with one that has it",
+        ))
+    }
+
+    fn listing(&self, leaving: Leaving, body: &[u8]) -> Listing {
+        let lives = &leaving.lives;
+        let of = |state| lives.iter().filter(|l| l.state == state).count() as u64;
+        let (first, last) = (lives.first(), lives.last());
+        let mut file = [0; 4];
+        file.copy_from_slice(&self.file_id[..4]);
+        Listing {
+            queue: leaving.queue,
+            object: Archived {
+                key: String::new(),
+                queue: first.map_or_else(|| Arc::from(""), |l| l.queue.clone()),
+                file,
+                seq: self.at.commit_seq,
+                rand: self.rand,
+                bytes: body.len() as u64,
+                hash: hash(body),
+                jobs: lives.len() as u64,
+                first_seq: first.map_or(0, |l| l.finish_seq),
+                last_seq: last.map_or(0, |l| l.finish_seq),
+                first_ms: first.map_or(0, |l| l.finished_ms),
+                last_ms: last.map_or(0, |l| l.finished_ms),
+                listed_seq: 0,
+                listed_ms: 0,
+            },
+            counts: [of(State::Done), of(State::Dead), of(State::Cancelled)],
+            parts: leaving.parts,
+        }
+    }
+}

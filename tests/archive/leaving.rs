@@ -1,0 +1,188 @@
+//! Which jobs leave, and what the archive says of them.
+
+use std::time::Duration;
+
+use bucketq::policy::Changes;
+use bucketq::{Answer, Backoff, Op, Payload, Query, Result, State, When};
+use bucketq_tests::clock::pass;
+use bucketq_tests::given::{puppet, refused};
+
+use crate::kit::{Q, cancel, finish, keep, patient, read, reject, set, whole};
+
+#[tokio::test(start_paused = true)]
+async fn what_is_beyond_those_kept_leaves_and_every_column_is_told() -> Result<()> {
+    let (puppet, file) = puppet(patient()).await?;
+    let store = puppet.beneath();
+    set(&file, keep(1)).await?;
+    let queue = file.queue(Q)?;
+    let mut new = file.new_job(Payload::json(&[1, 2, 3])?)?;
+    new.when = When::In(5_000);
+    new.priority = -3;
+    new.max_attempts = Some(4);
+    new.group = Some("tenant".into());
+    new.backoff = Some(Backoff::None);
+    let id = new.id;
+    let enqueued = file.call(Op::Enqueue { queue: Q.into(), jobs: vec![new] }).await?;
+    pass(Duration::from_secs(9)).await;
+    let taken = queue.claim(1).worker("first").await?;
+    file.nack(taken[0].held(), None, Some("not yet".into())).await?;
+    pass(Duration::from_secs(1)).await;
+    let taken = queue.claim(1).worker("second").await?;
+    let fence = taken[0].lease.fence;
+    pass(Duration::from_millis(250)).await;
+    let acked = file.call(Op::Ack { held: taken[0].held(), result: Some(Payload::text("six")) }).await?;
+    finish(&file, 1).await?;
+    assert_eq!(file.archive().await?, 1);
+
+    let archives = file.archives(None, 0).await?.objects;
+    let [object] = &archives[..] else { panic!("{archives:?}") };
+    let lives = read(store, object).await?;
+    let life = &lives[0];
+    assert_eq!((life.id, life.run, &*life.queue, life.group.as_deref()), (id, 0, Q, Some("tenant")));
+    assert_eq!((life.state, life.priority, life.attempts, life.max_attempts), (State::Done, -3, 2, 4));
+    assert_eq!(life.worker.as_deref(), Some("second"));
+    assert_eq!(life.enqueued_ms, enqueued.commit_ms);
+    assert_eq!(life.run_at_ms, enqueued.commit_ms + 5_000);
+    assert_eq!(life.first_claimed_ms, Some(enqueued.commit_ms + 9_000));
+    assert_eq!(life.claimed_ms, Some(enqueued.commit_ms + 10_000));
+    assert_eq!(life.finished_ms, acked.commit_ms);
+    assert_eq!((life.wait_ms(), life.run_ms()), (Some(4_000), Some(250)));
+    assert_eq!((life.enqueue_commit(), life.fence), (enqueued.commit_seq, Some(fence)));
+    assert_eq!(life.finish_commit(), acked.commit_seq);
+    assert_eq!((life.payload_len, life.payload.as_deref()), (7, Some(&b"[1,2,3]"[..])));
+    assert_eq!(life.payload_type.as_deref(), Some("application/json"));
+    assert_eq!(
+        (life.result.as_deref(), life.result_type.as_deref()),
+        (Some(&b"six"[..]), Some("text/plain"))
+    );
+    assert_eq!(life.last_error.as_deref(), Some("not yet"));
+    assert!(file.get(id).await?.is_none(), "it has left");
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_that_ended_well_and_dead_ones_are_kept_each_by_their_own_number() -> Result<()> {
+    let (puppet, file) = puppet(patient()).await?;
+    set(&file, keep(2)).await?;
+    let mut dead = vec![];
+    for n in 0..3 {
+        dead.push(reject(&file, &format!("reason {n}")).await?);
+    }
+    let done = finish(&file, 3).await?;
+    let cancelled = cancel(&file, Payload::bytes(vec![7; 5_000])).await?;
+    assert_eq!(file.archive().await?, 3);
+    let lives = read(puppet.beneath(), &file.archives(Some(Q), 0).await?.objects[0]).await?;
+    let told: Vec<_> = lives.iter().map(|l| (l.id, l.state)).collect();
+    assert_eq!(told, [(dead[0], State::Dead), (done[0], State::Done), (done[1], State::Done)]);
+    assert_eq!(lives[0].last_error.as_deref(), Some("reason 0"));
+    assert_eq!(file.archive().await?, 0, "nothing is left to leave");
+
+    // A cancelled one with a body of its own, never claimed.
+    finish(&file, 3).await?;
+    file.archive().await?;
+    let all = whole(puppet.beneath(), &file).await?;
+    let life = &all[&(cancelled, 0)];
+    assert_eq!((life.state, life.wait_ms(), life.run_ms(), life.fence), (State::Cancelled, None, None, None));
+    assert_eq!(life.payload.as_deref(), Some(&[7; 5_000][..]));
+    assert_eq!(all.len(), 10);
+    let info = &file.queues(None).await?[0];
+    assert_eq!((info.counts[&State::Done], info.counts[&State::Cancelled]), (2, 0));
+    assert_eq!(info.counts[&State::Dead], 2);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_payloads_only_their_length_is_told() -> Result<()> {
+    let (puppet, file) = puppet(patient()).await?;
+    set(&file, Changes { archive_payloads: Some(false), ..keep(0) }).await?;
+    finish(&file, 1).await?;
+    assert_eq!(file.archive().await?, 1);
+    let lives = read(puppet.beneath(), &file.archives(None, 0).await?.objects[0]).await?;
+    assert_eq!((lives[0].payload_len, &lives[0].payload, &lives[0].payload_type), (5, &None, &None));
+    assert_eq!(lives[0].result.as_deref(), Some(&b"fine"[..]));
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_that_are_too_old_leave_with_and_without_an_archive() -> Result<()> {
+    let (puppet, file) = puppet(patient()).await?;
+    let hour = Duration::from_hours(1);
+    let an_hour = Changes { keep_ms: Some(Some(3_600_000)), ..Changes::default() };
+    set(&file, an_hour).await?;
+    finish(&file, 3).await?;
+    let dead = reject(&file, "bad").await?;
+    pass(hour / 2).await;
+    let young = finish(&file, 1).await?;
+    assert!(file.get(dead).await?.is_some());
+    pass(hour / 2 + Duration::from_secs(1)).await;
+    let newest = finish(&file, 1).await?;
+    assert!(file.get(dead).await?.is_none(), "a finish takes along what is too old");
+    let left = file.lives(None, 0, u64::MAX, 10).await?.lives;
+    assert_eq!(left.iter().map(|l| l.id).collect::<Vec<_>>(), [young[0], newest[0]]);
+
+    set(&file, Changes { archive: Some(true), ..Changes::default() }).await?;
+    pass(hour / 2 + Duration::from_secs(1)).await;
+    finish(&file, 1).await?;
+    assert!(file.get(young[0]).await?.is_some(), "it waits for the archive");
+    assert_eq!(file.archive().await?, 1);
+    assert_eq!(read(puppet.beneath(), &file.archives(None, 0).await?.objects[0]).await?[0].id, young[0]);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn dead_jobs_are_deleted_beyond_their_number() -> Result<()> {
+    let (_, file) = puppet(patient()).await?;
+    set(&file, Changes { keep: Some(2), ..Changes::default() }).await?;
+    let mut dead = vec![];
+    for _ in 0..4 {
+        dead.push(reject(&file, "bad").await?);
+    }
+    let left = file.lives(None, 0, u64::MAX, 10).await?.lives;
+    assert_eq!(left.iter().map(|l| l.id).collect::<Vec<_>>(), dead[2..]);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_is_told_and_what_makes_no_sense_is_refused() -> Result<()> {
+    let (_, file) = puppet(patient()).await?;
+    let policy = set(&file, Changes { archive_ms: Some(Some(5)), ..keep(7) }).await?;
+    assert_eq!((policy.keep, policy.archive, policy.archive_ms), (7, true, Some(5)));
+    assert_eq!(file.queue(Q)?.policy().await?, policy);
+    let before = file.stats(None).await?.commit_seq;
+    for bad in [
+        keep(u64::MAX),
+        Changes { keep_ms: Some(Some(0)), ..keep(1) },
+        Changes { archive_ms: Some(Some(-1)), ..keep(1) },
+    ] {
+        let error = refused(set(&file, bad).await);
+        assert_eq!(error.kind(), bucketq::Kind::Invalid, "{error}");
+    }
+    let error = refused(file.lives(None, 0, 1, 1_001).await);
+    assert!(error.message().contains("1000"), "{error}");
+    assert_eq!(file.stats(None).await?.commit_seq, before);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn lives_are_told_by_their_place_in_the_order_of_finishes() -> Result<()> {
+    let (_, file) = puppet(patient()).await?;
+    set(&file, keep(3)).await?;
+    finish(&file, 9).await?;
+    file.archive().await?;
+    let archives = file.archives(None, 0).await?;
+    let here = file.lives(Some(Q), 0, u64::MAX, 2).await?.lives;
+    assert_eq!(here.len(), 2);
+    assert!(here[0].finish_seq > archives.objects[0].last_seq);
+    let next = file.lives(Some(Q), here[1].finish_seq, u64::MAX, 2).await?.lives;
+    assert_eq!(next.len(), 1);
+    assert_eq!(file.lives(Some(Q), 0, here[0].finish_seq, 10).await?.lives, here[..1]);
+    assert_eq!(file.lives(Some("other"), 0, u64::MAX, 10).await?.lives, []);
+    assert_eq!(file.archives(None, archives.objects[0].last_seq).await?.objects, []);
+    assert_eq!(file.archives(Some("other"), 0).await?.objects, []);
+    let Answer::Archives(all) = file.ask(Query::Archives { queue: Some(Q.into()), after: 0 }, None).await?
+    else {
+        panic!("another answer")
+    };
+    assert_eq!(all, archives);
+    file.close().await
+}

@@ -1,0 +1,6 @@
+//! Finished jobs and where they go: kept, deleted, or archived, each life exactly once.
+
+mod kit;
+mod leaving;
+mod objects;
+mod races;

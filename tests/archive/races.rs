@@ -1,0 +1,204 @@
+//! Every life exactly once, whoever archives at the same time, and whatever becomes of uploads and commits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bucketq::store::{Expect, Got, Listed, Memory, Put, Store, Version};
+use bucketq::{Code, Error, QueueFile, Result, State};
+use bucketq_tests::clock::TestClock;
+use bucketq_tests::given::{NAME, objects, on_puppet, puppet};
+use bucketq_tests::puppet::OnPut;
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use crate::kit::{finish, keep, patient, reject, set, whole};
+
+/// A store whose uploads of archive objects wait or fail.
+#[derive(Debug)]
+struct Uploads {
+    inner: Arc<dyn Store>,
+    fail: AtomicBool,
+    open: watch::Sender<bool>,
+    held: watch::Sender<u64>,
+    seen: AtomicU64,
+}
+
+impl Uploads {
+    fn over(inner: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            fail: AtomicBool::new(false),
+            open: watch::Sender::new(true),
+            held: watch::Sender::new(0),
+            seen: AtomicU64::new(0),
+        })
+    }
+}
+
+#[async_trait]
+impl Store for Uploads {
+    async fn get(&self, key: &str, unless: Option<&Version>) -> Result<Got> {
+        self.inner.get(key, unless).await
+    }
+
+    async fn put_if(&self, key: &str, body: Bytes, expect: &Expect) -> Put {
+        self.inner.put_if(key, body, expect).await
+    }
+
+    async fn put_new(&self, key: &str, body: Bytes) -> Result<()> {
+        if key.contains(".arch-") {
+            self.seen.fetch_add(1, Ordering::Relaxed);
+            self.held.send_modify(|n| *n += 1);
+            let _ = self.open.subscribe().wait_for(|open| *open).await;
+            if self.fail.load(Ordering::Relaxed) {
+                return Err(Error::new(Code::Unreachable, "as told"));
+            }
+        }
+        self.inner.put_new(key, body).await
+    }
+
+    async fn delete(&self, key: &str) -> Result<()> {
+        self.inner.delete(key).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
+        self.inner.list(prefix).await
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn default_max_skew(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn needs_probe(&self) -> bool {
+        false
+    }
+}
+
+async fn on(store: Arc<dyn Store>) -> Result<QueueFile> {
+    QueueFile::open_with(store, NAME, patient(), TestClock::start().env()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_writers_that_archive_the_same_jobs_list_them_once() -> Result<()> {
+    let memory: Arc<dyn Store> = Arc::new(Memory::new());
+    let slow = Uploads::over(Arc::clone(&memory));
+    let (a, b) = (on(slow.clone()).await?, on(slow.clone()).await?);
+    set(&a, keep(1)).await?;
+    finish(&a, 20).await?;
+    slow.open.send_replace(false);
+    let both = async { tokio::join!(a.archive(), b.archive()) };
+    let released = async {
+        let _ = slow.held.subscribe().wait_for(|n| *n == 2).await;
+        slow.open.send_replace(true);
+    };
+    let ((x, y), ()) = tokio::join!(both, released);
+    assert_eq!(x? + y?, 19);
+    assert_eq!(a.archives(None, 0).await?.objects.len(), 1);
+    assert_eq!(whole(&memory, &a).await?.len(), 20);
+    let there = objects(&memory).await?.into_iter().filter(|(key, _)| key.contains(".arch-")).count();
+    assert_eq!(there, 2, "the loser's object is garbage");
+    finish(&a, 1).await?;
+    a.collect(Duration::ZERO).await?;
+    assert_eq!(whole(&memory, &a).await?.len(), 21);
+    let there = objects(&memory).await?.into_iter().filter(|(key, _)| key.contains(".arch-")).count();
+    assert_eq!(there, 1);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_whose_jobs_were_requeued_or_purged_meanwhile_is_dropped() -> Result<()> {
+    let memory: Arc<dyn Store> = Arc::new(Memory::new());
+    let slow = Uploads::over(Arc::clone(&memory));
+    let file = on(slow.clone()).await?;
+    set(&file, keep(0)).await?;
+    let ids = finish(&file, 5).await?;
+    slow.open.send_replace(false);
+    let archived = file.archive();
+    let meddled = async {
+        let _ = slow.held.subscribe().wait_for(|n| *n == 1).await;
+        file.requeue(ids[2]).await?;
+        slow.open.send_replace(true);
+        Ok::<(), Error>(())
+    };
+    let (jobs, meddled) = tokio::join!(archived, meddled);
+    meddled?;
+    assert_eq!(jobs?, 4);
+    assert_eq!(slow.seen.load(Ordering::Relaxed), 2, "one for nothing, and one with the others");
+    let all = whole(&memory, &file).await?;
+    assert_eq!(all.len(), 4);
+    assert_eq!(file.get(ids[2]).await?.expect("it lives again").job.state, State::Ready);
+    finish(&file, 1).await?;
+    file.archive().await?;
+    let all = whole(&memory, &file).await?;
+    assert_eq!(all[&(ids[2], 1)].run, 1, "its new life");
+    assert_eq!(all.len(), 6);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_nothing_can_be_uploaded_nothing_leaves() -> Result<()> {
+    let memory: Arc<dyn Store> = Arc::new(Memory::new());
+    let store = Uploads::over(Arc::clone(&memory));
+    let file = on(store.clone()).await?;
+    set(&file, keep(3)).await?;
+    store.fail.store(true, Ordering::Relaxed);
+    finish(&file, 200).await?;
+    reject(&file, "bad").await?;
+    let error = file.archive().await.expect_err("the store refuses");
+    assert_eq!(error.code(), Code::Unreachable);
+    assert_eq!(whole(&memory, &file).await?.len(), 201);
+    assert_eq!(file.archives(None, 0).await?.objects, []);
+    store.fail.store(false, Ordering::Relaxed);
+    assert_eq!(file.archive().await?, 197);
+    assert_eq!(whole(&memory, &file).await?.len(), 201);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_whose_answer_is_lost_lists_the_object_once() -> Result<()> {
+    for put in [OnPut::LoseAnswer, OnPut::LoseRequest, OnPut::FalseConflict, OnPut::Swallow, OnPut::Hang] {
+        let (puppet, file) = puppet(patient()).await?;
+        set(&file, keep(0)).await?;
+        finish(&file, 6).await?;
+        puppet.next_puts([put]);
+        assert_eq!(file.archive().await?, 6, "{put:?}");
+        assert_eq!(file.archives(None, 0).await?.objects.len(), 1, "{put:?}");
+        assert_eq!(whole(puppet.beneath(), &file).await?.len(), 6, "{put:?}");
+        file.close().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listing_that_lost_the_race_runs_again_on_what_others_wrote() -> Result<()> {
+    let (puppet, a) = puppet(patient()).await?;
+    let b = on_puppet(&puppet, patient()).await?;
+    set(&a, keep(0)).await?;
+    finish(&a, 6).await?;
+    puppet.hold();
+    let archived = a.archive();
+    let meddled = async {
+        puppet.until_held(1).await;
+        // Another writer's commit goes first, of the same HEAD.
+        let queue = b.queue("other")?;
+        let other = queue.enqueue(bucketq::Payload::text("x"));
+        let go = async {
+            puppet.until_held(2).await;
+            puppet.let_go();
+        };
+        let (other, ()) = tokio::join!(other, go);
+        other.map(drop)
+    };
+    let (jobs, meddled) = tokio::join!(archived, meddled);
+    meddled?;
+    assert_eq!(jobs?, 6);
+    assert_eq!(whole(puppet.beneath(), &a).await?.len(), 6);
+    assert_eq!(b.archives(None, 0).await?.objects.len(), 1);
+    Ok(())
+}
