@@ -14,7 +14,7 @@ KILLS ?= 400
 VENV := .venv
 
 .PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-lifecycle bench-local bench-python lint fmt deny tools clean prereqs servers develop
-.PHONY: test-page fit-page bench-contention bench-arrivals
+.PHONY: test-page fit-page wheel bench-contention bench-fit
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -38,8 +38,11 @@ develop: prereqs $(VENV)/.ready  ## Build the Python package (dev profile, some 
 test-page:  ## Test the fit calculator's model and its page in Chromium; installs what it can, says what it skips
 	.ci/page
 
-fit-page:  ## Build the fit calculator, fit-calculator/dist/index.html; needs Node 20 and npm
+fit-page:  ## Build the fit calculator, fit-calculator/dist/index.html, and put it into the package; needs Node 20 and npm
 	.ci/page build
+
+wheel: prereqs $(VENV)/.ready fit-page  ## Build the wheel with the fit calculator's page in it, into dist/
+	$(VENV)/bin/maturin build --release --out dist
 
 test-servers: prereqs  ## Run the tests against real S3 servers behind a faulty network; says which server is missing
 	@.ci/tools all || true
@@ -75,8 +78,8 @@ bench-python: prereqs $(VENV)/.ready  ## Measure what Python adds to the engine,
 bench-contention: prereqs  ## Race several writers of one queue file, optimised build; JSON on the last line
 	$(CARGO) run --locked --release -p bucketq-benches --bin contention
 
-bench-arrivals: prereqs  ## Compare the fit model with the engine, optimised build; JSON on the last line
-	$(CARGO) run --locked --release -p bucketq-benches --bin arrivals
+bench-fit: prereqs  ## Compare the fit model with the engine on MinIO behind slow networks, seven minutes; JSON on the last line
+	$(CARGO) run --locked --release -p bucketq-benches --bin fit -- --svg docs/fit-measured.svg
 
 lint: prereqs $(VENV)/.ready develop  ## Check formatting, clippy, rustdoc, Python's types and spelling; changes nothing
 	$(CARGO) fmt --all --check
@@ -103,7 +106,7 @@ tools:  ## Install every test server into .tools with Go, Node and Python; MinIO
 
 clean:  ## Remove everything built or installed here: build output, .venv and .tools
 	$(CARGO) clean
-	rm -rf $(VENV) .tools dist python/bucketq/*.so fit-calculator/node_modules fit-calculator/dist fit-calculator/artefacts
+	rm -rf $(VENV) .tools dist python/bucketq/*.so python/bucketq/fit.html fit-calculator/node_modules fit-calculator/dist fit-calculator/artefacts
 
 prereqs:  ## Say what is missing on this machine, one line each
 	@PYTHON='$(PYTHON)' .ci/check-prereqs

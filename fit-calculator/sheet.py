@@ -107,8 +107,9 @@ class Engine:
         y = v["arrival"] * self.alone / 1000 * self.fixed
         self.near = y / (y + (-y).exp()) if self.load < 1 else D(1)
         self.stale = 1 - (1 - self.near) / self.alone
-        self.tries = 1 + (1 - 1 / self.w) * self.stale * (1 + (self.w / 2 - 1) * self.near)
-        self.lost = 1 + D("2.25") * (self.tries - 1)
+        self.gaps = 1 - self.near / 4
+        self.tries = 1 + (1 - 1 / self.w) * self.stale * (1 + (self.w / 2 - 1) * self.near) * self.gaps
+        self.lost = 1 + D("2.5") * (self.tries - 1)
         self.turns = 1 + (self.w - 1) * self.near
         self.gather()
         once = self.commit_of(self.batch)

@@ -4,12 +4,14 @@
 //! loop over the engine, [`cells`] the grid of callers and backlogs, [`single`] one caller against a raw PUT,
 //! [`cost`] what an op costs in the database,
 //! [`delta`] what a commit adds to HEAD, [`quiet`] what an idle queue asks of the store, [`real`] the same
-//! loop against a real server. [`growth`] and [`lifecycle`] belong to binaries of their own. Nothing here is called by what ships.
+//! loop against a real server. [`fit`], [`growth`] and [`lifecycle`] belong to binaries of their own. Nothing here is called by
+//! what ships.
 
 pub mod cells;
 pub mod cost;
 pub mod delayed;
 pub mod delta;
+pub mod fit;
 pub mod growth;
 pub mod lifecycle;
 pub mod load;

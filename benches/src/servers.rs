@@ -29,6 +29,7 @@ pub struct SlowServer {
     pub name: &'static str,
     /// How to reach it through the network.
     pub options: S3Options,
+    api: u16,
     // Both are killed by drop, the server's directory goes last.
     _network: Child,
     _server: Child,
@@ -55,6 +56,26 @@ impl SlowServer {
     pub async fn start(upstream: Duration, downstream: Duration) -> std::result::Result<Self, Missing> {
         let toxiproxy = tool("toxiproxy").ok_or_else(|| not_installed("no toxiproxy"))?;
         let data = tempfile::tempdir().map_err(|e| broken("a temporary directory").because(e))?;
+        Self::start_on(data, toxiproxy, upstream, downstream).await
+    }
+
+    /// The same with the server's disk in memory where the system has such a place: what a disk takes is not even.
+    pub async fn start_in_memory(
+        upstream: Duration,
+        downstream: Duration,
+    ) -> std::result::Result<Self, Missing> {
+        let toxiproxy = tool("toxiproxy").ok_or_else(|| not_installed("no toxiproxy"))?;
+        let data = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        let data = data.map_err(|e| broken("a temporary directory").because(e))?;
+        Self::start_on(data, toxiproxy, upstream, downstream).await
+    }
+
+    async fn start_on(
+        data: TempDir,
+        toxiproxy: PathBuf,
+        upstream: Duration,
+        downstream: Duration,
+    ) -> std::result::Result<Self, Missing> {
         let (name, mut command, port) = server(&data).await?;
         let server = spawn(name, &mut command)?;
         listens(port).await?;
@@ -70,8 +91,9 @@ impl SlowServer {
         let made = post(api, "/proxies", &proxy).await?;
         let listen = made["listen"].as_str().ok_or_else(|| broken("toxiproxy's answer"))?;
         for (stream, latency) in [("upstream", upstream), ("downstream", downstream)] {
-            let latency = u64::try_from(latency.as_millis()).unwrap_or(u64::MAX);
-            let toxic = json!({ "type": "latency", "stream": stream, "attributes": { "latency": latency } });
+            let toxic = json!({
+                "name": stream, "type": "latency", "stream": stream, "attributes": { "latency": whole_ms(latency) },
+            });
             post(api, "/proxies/store/toxics", &toxic).await?;
         }
         let options = S3Options {
@@ -84,8 +106,21 @@ impl SlowServer {
             }),
             ..S3Options::default()
         };
-        Ok(Self { name, options, _network: network, _server: server, _data: data })
+        Ok(Self { name, options, api, _network: network, _server: server, _data: data })
     }
+
+    /// From now on the network takes so long each way.
+    pub async fn slow(&self, upstream: Duration, downstream: Duration) -> Result<()> {
+        for (stream, latency) in [("upstream", upstream), ("downstream", downstream)] {
+            let toxic = json!({ "attributes": { "latency": whole_ms(latency) } });
+            post(self.api, &format!("/proxies/store/toxics/{stream}"), &toxic).await?;
+        }
+        Ok(())
+    }
+}
+
+fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The command of the best server there is, and its port.

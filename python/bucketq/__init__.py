@@ -25,7 +25,8 @@ from bucketq.errors import (
     QueueFull,
     Unavailable,
 )
-from bucketq.file import Atomic, QueueFile, check, open, probe, restore
+from bucketq.file import Atomic, QueueFile, check, measure, open, probe, restore
+from bucketq.measured import BySize, ClockOffset, Measured, Spread, Times, Workload
 from bucketq.queue import Batch, Job, Jobs, Queue
 from bucketq.types import (
     Backoff,
@@ -56,7 +57,9 @@ __all__ = [
     "Atomic",
     "Backoff",
     "Batch",
+    "BySize",
     "CheckReport",
+    "ClockOffset",
     "Closed",
     "Collected",
     "Commit",
@@ -73,6 +76,7 @@ __all__ = [
     "JobInfo",
     "Jobs",
     "LeaseLost",
+    "Measured",
     "New",
     "NotFound",
     "OutcomeUnknown",
@@ -86,15 +90,19 @@ __all__ = [
     "Reject",
     "Restored",
     "Settings",
+    "Spread",
     "State",
     "Stats",
     "Synced",
     "Tally",
+    "Times",
     "Unavailable",
     "Unsynced",
     "Worked",
     "Worker",
+    "Workload",
     "check",
+    "measure",
     "open",
     "probe",
     "restore",

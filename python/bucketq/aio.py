@@ -31,6 +31,7 @@ from bucketq._atomic import AtomicBase
 from bucketq._job import LEASE, BatchBase, JobBase
 from bucketq._native import Op
 from bucketq.errors import Error
+from bucketq.measured import Measured, Progress, Workload, measured_of, workload_of
 from bucketq.settings import Source, resolve
 from bucketq.types import (
     CheckReport,
@@ -62,6 +63,7 @@ __all__ = [
     "QueueFile",
     "Worker",
     "check",
+    "measure",
     "open",
     "probe",
     "restore",
@@ -106,6 +108,19 @@ async def restore(
     """Make an exported image the newest state of the queue file, as ``bucketq.restore``."""
     url, options = resolve(url, settings, arguments)
     return _show.restored(await _native.restore(url, image, options))
+
+
+async def measure(
+    url: str | PathLike[str] | None = None,
+    *,
+    samples: int = 100,
+    progress: Progress | None = None,
+    settings: Source | None = None,
+    **arguments: Unpack[Settings],
+) -> Measured:
+    """Measure the store at this URL, as ``bucketq.measure``."""
+    url, options = resolve(url, settings, arguments)
+    return measured_of(await _native.measure(url, samples, progress, options))
 
 
 class Job(JobBase):
@@ -420,6 +435,10 @@ class QueueFile:
         """The newest commits that the log still has, newest first."""
         limit = convert.whole(limit, "limit", 1, 2**32 - 1)
         return _show.history(await self._file.history(limit))
+
+    async def workload(self) -> Workload:
+        """What the file still knows of its own workload, for ``bucketq.fit``. Reads every job and the whole log."""
+        return workload_of(await self._file.workload())
 
     async def settle(self) -> int:
         """After OutcomeUnknown: make sure that nothing sent before can still land. Answers the commit reached."""

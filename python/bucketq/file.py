@@ -13,6 +13,7 @@ from bucketq import _convert as convert
 from bucketq import _native, _op, _show
 from bucketq._atomic import AtomicBase
 from bucketq._job import LEASE
+from bucketq.measured import Measured, Progress, Workload, measured_of, workload_of
 from bucketq.queue import Batch, Job, Queue
 from bucketq.settings import Source, resolve
 from bucketq.types import (
@@ -33,7 +34,7 @@ from bucketq.types import (
     Unsynced,
 )
 
-__all__ = ["Atomic", "QueueFile", "check", "open", "probe", "restore"]
+__all__ = ["Atomic", "QueueFile", "check", "measure", "open", "probe", "restore"]
 
 
 def open(
@@ -97,6 +98,23 @@ def restore(
     """
     url, options = resolve(url, settings, arguments)
     return _show.restored(_native.restore(url, image, options).wait())
+
+
+def measure(
+    url: str | PathLike[str] | None = None,
+    *,
+    samples: int = 100,
+    progress: Progress | None = None,
+    settings: Source | None = None,
+    **arguments: Unpack[Settings],
+) -> Measured:
+    """Measure what the store at this URL is like to commit to: latencies by size, throughput, clocks.
+
+    ``progress`` is called with what comes next, how many requests are done, and of how many; what it raises ends the
+    measurement. Objects ``name.probe-...`` are made and removed.
+    """
+    url, options = resolve(url, settings, arguments)
+    return measured_of(_native.measure(url, samples, progress, options).wait())
 
 
 class Atomic(AtomicBase):
@@ -199,6 +217,10 @@ class QueueFile:
         """The newest commits that the log still has, newest first."""
         limit = convert.whole(limit, "limit", 1, 2**32 - 1)
         return _show.history(self._file.history(limit).wait())
+
+    def workload(self) -> Workload:
+        """What the file still knows of its own workload, for ``bucketq.fit``. Reads every job and the whole log."""
+        return workload_of(self._file.workload().wait())
 
     def settle(self) -> int:
         """After OutcomeUnknown: make sure that nothing sent before can still land. Answers the commit reached."""

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, NamedTuple, TypedDict, cast
 
+from bucketq._fit_words import amount, percent, then, time
+from bucketq.errors import Invalid
+
 __all__ = ["Engine", "Fit", "Inputs", "Month", "Plain", "Rule", "Verdict", "evaluate"]
 
 Verdict = Literal["strong", "tradeoff", "poor"]
@@ -24,7 +27,7 @@ _HEAD_BYTES, _RECORD_BYTES, _OP_BYTES = 18_432, 110, 100
 _SPILL_BYTES, _TAIL_BYTES, _SEGMENTS = 114_688, 32_768, 64
 _MAX_OPS, _MAX_BYTES, _MIB = 4096, 8_388_608, 1_048_576
 _POLL_MIN_MS, _POLL_MAX_MS = 200, 5000
-_LOSS, _GATHER, _GATHER_MS = 2.25, 0.15, 10
+_LOSS, _GAPS, _GATHER, _GATHER_MS = 2.5, 0.25, 0.15, 10
 _SQS_CHUNK, _SQS_POLL_S = 65_536, 20
 _MONTH_S = 2_628_000
 
@@ -96,9 +99,9 @@ class Inputs:
             if not isinstance(value, (int, float)) or not math.isfinite(value):
                 found.append((name, "give a number"))
             elif rule.above and value <= rule.least:
-                found.append((name, f"more than {_amount(rule.least)}"))
+                found.append((name, f"more than {amount(rule.least)}"))
             elif not rule.least <= value <= rule.most:
-                found.append((name, f"{_amount(rule.least)} to {_amount(rule.most)}"))
+                found.append((name, f"{amount(rule.least)} to {amount(rule.most)}"))
             elif rule.whole and value != int(value):
                 found.append((name, "a whole number"))
         if not found and self.latency_min_ms > self.latency_ms:
@@ -190,14 +193,14 @@ class Fit:
 
 
 def evaluate(inputs: Inputs | None = None, **options: float) -> Fit:
-    """What the model says; `options` are fields of Inputs and win. Nonsense is a ValueError."""
+    """What the model says; `options` are fields of Inputs and win. Nonsense is Invalid."""
     unknown = options.keys() - {entry.name for entry in fields(Inputs)}
     if unknown:
-        raise ValueError(f"unknown: {', '.join(sorted(unknown))}; docs/fit.md lists the inputs")
+        raise Invalid(f"unknown: {', '.join(sorted(unknown))}; docs/fit.md lists the inputs")
     i = replace(inputs or Inputs(), **options)
     problems = i.problems()
     if problems:
-        raise ValueError("; ".join(f"{name}: {message}" for name, message in problems))
+        raise Invalid("; ".join(f"{name}: {message}" for name, message in problems))
     more = replace(i, arrival=10 * i.arrival, producers=10 * i.producers, consumers=10 * i.consumers)
     return _evaluate(i, _evaluate(more, None))
 
@@ -290,7 +293,7 @@ def _engine(i: Inputs) -> Engine:
     alone = mutations - (0 if i.mutations < 2 else waiting * shown)
     near = _busy((i.arrival * alone * fixed) / 1000) if load < 1 else 1.0
     stale = 1 - (1 - near) / alone
-    tries = 1 + (1 - 1 / w) * stale * (1 + (w / 2 - 1) * near)
+    tries = 1 + (1 - 1 / w) * stale * (1 + (w / 2 - 1) * near) * (1 - _GAPS * near)
     lost = 1 + _LOSS * (tries - 1)
     turns = 1 + (w - 1) * near
     events = (i.arrival * alone) / 1000 / w
@@ -429,14 +432,14 @@ def _judge(
     if by is None:
         why = "overhead, load and dispatch are all well inside their limits"
     elif by == "overhead":
-        why = f"{_percent(overhead)} of a worker's time goes to the queue"
+        why = f"{percent(overhead)} of a worker's time goes to the queue"
     elif by == "dispatch":
-        why = f"a ready job reaches a worker after {_time(dispatch_ms)}, and the budget is {_time(budget_ms)}"
+        why = f"a ready job reaches a worker after {time(dispatch_ms)}, and the budget is {time(budget_ms)}"
     elif load < 1:
-        why = f"the queue runs at {_percent(load)} of its capacity"
+        why = f"the queue runs at {percent(load)} of its capacity"
     else:
         faster = "jobs arrive faster than the queue can pass them on"
-        why = f"{faster} ({_percent(load)} of its capacity), so the backlog grows"
+        why = f"{faster} ({percent(load)} of its capacity), so the backlog grows"
     return _Judgement(
         classes=classes,
         verdict=verdict,
@@ -444,42 +447,5 @@ def _judge(
         backlog_grows=load >= 1,
         change=change,
         change_value=value,
-        sentence=f"{verdict.capitalize()}: {why}. {_then(change, 0 if value is None else value)}",
+        sentence=f"{verdict.capitalize()}: {why}. {then(change, 0 if value is None else value)}",
     )
-
-
-def _then(change: str, value: float) -> str:
-    return {
-        "nothing": "Nothing here would change it.",
-        "arrival": f"Load stays healthy up to {_amount(value)} jobs/s.",
-        "batch": f"A batch over {_amount(value)} would make that strong.",
-        "work": f"Jobs with over {_time(value)} of work would make that strong.",
-        "budget": f"A budget of {_time(value)} would make that strong.",
-        "store": "A store without the limit on commits would change it.",
-        "broker": "One process that commits for all, a broker, would change it.",
-        "callers": "More calls at once, or more jobs in a call, would change it.",
-        "split": f"Sharing the work among {_amount(value)} queue files would change it.",
-    }[change]
-
-
-def _amount(value: float) -> str:
-    """Three significant digits, whole from 100 on, with a comma at each thousand; halves go up."""
-    if value == math.inf:
-        return "any number"
-    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3 if value >= 0.1 else 4
-    # A little more than a half, so that a half that lost its last bit is still one.
-    scaled = math.floor(value * 10**digits + 0.5 + 1e-9)
-    if digits == 0:
-        return f"{scaled:,}"
-    return f"{scaled / 10**digits:.{digits}f}".rstrip("0").rstrip(".")
-
-
-def _percent(share: float) -> str:
-    return f"{_amount(100 * share)}%"
-
-
-def _time(ms: float) -> str:
-    for least, unit in ((7_200_000, "h"), (120_000, "min"), (1000, "s")):
-        if ms >= least:
-            return f"{_amount(ms / {'h': 3_600_000, 'min': 60_000, 's': 1000}[unit])} {unit}"
-    return f"{_amount(ms)} ms"

@@ -251,3 +251,32 @@ async fn keys_that_are_paths_or_the_stores_own_files_are_refused() {
         assert!(matches!(put, Put::Unknown { sent: false, .. }), "{key}: {put:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_creates_and_deletes_is_alone_meanwhile_and_no_lock_stays() {
+    let dir = temporary();
+    let there = std::sync::Arc::new(std::sync::atomic::AtomicI32::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..8 {
+        let (store, there) = (open(dir.path()), std::sync::Arc::clone(&there));
+        tasks.spawn(async move {
+            let mut won = 0;
+            while won < 40 {
+                let body = Bytes::from(format!("{task} {won}"));
+                if matches!(store.put_if("jobs.probe-1", body, &Expect::Absent).await, Put::Stored { .. }) {
+                    won += 1;
+                    let before = there.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    assert_eq!(before, 0, "two of them created the same object");
+                    there.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                    store.delete("jobs.probe-1").await.expect("it can be deleted");
+                }
+            }
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("no task panics");
+    }
+    if cfg!(unix) {
+        assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 0);
+    }
+}

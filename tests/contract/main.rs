@@ -1,6 +1,7 @@
 //! What every store promises, on every store.
 
 mod file;
+mod measure;
 mod probe;
 mod url;
 mod wire;

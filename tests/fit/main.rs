@@ -1,5 +1,8 @@
 //! The fit model against fit-calculator/cases.json, which was worked out apart from it.
 
+mod engine;
+mod workload;
+
 use std::path::Path;
 
 use bucketq::error::Kind;

@@ -70,7 +70,9 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "doors",
-        modules: &["door", "registry", "sync", "file", "claim", "queue", "keeper", "finished", "manage"],
+        modules: &[
+            "door", "registry", "sync", "file", "claim", "queue", "keeper", "finished", "manage", "workload",
+        ],
         uses: &["nouns"],
         crates: &["async_trait", "bytes", "futures_util", "serde", "serde_json", "tokio", "tracing", "uuid"],
     },

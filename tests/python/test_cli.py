@@ -26,7 +26,7 @@ COMMANDS = [
         "cancel",
         "purge",
     ),
-    *("claim", "ack", "nack", "extend", "worker", "doctor"),
+    *("claim", "ack", "nack", "extend", "worker", "doctor", "probe", "fit"),
     *("sync", "snapshot", "export", "check", "restore", "collect", "history"),
 ]
 

@@ -15,7 +15,7 @@ use crate::call::Call;
 use crate::errors::OrRaise;
 use crate::held::Held;
 use crate::op::{Blob, Extras, New, Op, Proof, payload};
-use crate::{runtime, settings, values};
+use crate::{fit, runtime, settings, values};
 
 /// Connections that a probe races over.
 const CONNECTIONS: usize = 4;
@@ -203,6 +203,11 @@ impl File {
         let file = self.file();
         let work = async move { file.stats(max_age_ms.map(Duration::from_millis)).await };
         Call::new(work, |py, stats| values::stats(py, &stats))
+    }
+
+    /// What the queue file tells of its own workload.
+    fn workload(&self) -> Call {
+        fit::workload(self.file())
     }
 
     /// After an unknown outcome: make sure that nothing sent before can still land.

@@ -1,7 +1,7 @@
 //! The Python module `bucketq._native`: the engine's handles as Python objects, and nothing more.
 //!
 //! `call` turns one future of the engine into a blocking call or an awaitable; `waiting` and `awaiting` are the two
-//! ways to drive it; `file`, `held` and `op` wrap the engine's nouns, `operate` what is done to a file as a whole; `values` and `settings` convert; `errors` raises; `testing` is for users' tests.
+//! ways to drive it; `file`, `held`, `op` and `fit` wrap the engine's nouns, `operate` what is done to a file as a whole; `values` and `settings` convert; `errors` raises; `testing` is for users' tests.
 //! The package python/bucketq is the only caller. Rules live in the engine, conveniences in Python.
 
 use pyo3::prelude::*;
@@ -10,6 +10,7 @@ mod awaiting;
 mod call;
 mod errors;
 mod file;
+mod fit;
 mod held;
 mod op;
 mod operate;
@@ -26,6 +27,7 @@ mod _native {
         call::Call,
         errors::{codes, kinds},
         file::{File, open, probe},
+        fit::measure,
         held::Held,
         op::{New, Op},
         operate::{check, restore},

@@ -10,10 +10,12 @@ use crate::error::{Code, Error, Result};
 
 mod engine;
 mod judge;
+mod observed;
 mod words;
 
 pub use engine::{Engine, Month};
 pub use judge::{Change, Classes, Instead, Judge, Judged, Verdict};
+pub use observed::{Times, Told, Workload, observe};
 
 /// How much longer a commit takes at most when many writers race for HEAD. docs/fit.md says where it comes from.
 const CONTENTION: f64 = 0.3;

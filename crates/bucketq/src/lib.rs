@@ -17,7 +17,7 @@
 //! `pages`, `db`. Bytes:
 //! [`store`]. What lies in the bucket: `head`, `record`, `segment`, `base`, `wire`, `keys`. Joining both: `archive`, `commit`,
 //! `settle`, `catchup`, `upload`, `gc`, `time`, `writer`. Doors: `door`, `registry`, `file`, `claim`, `queue`,
-//! `keeper`, `finished`, `manage`.
+//! `keeper`, `finished`, `manage`, `workload`.
 //!
 //! docs/architecture.md is the same map with its borders; docs/format.md has every byte.
 
@@ -68,6 +68,7 @@ mod sync;
 mod time;
 mod upload;
 pub mod wire;
+mod workload;
 mod writer;
 
 pub use claim::{ClaimRequest, Taken};

@@ -56,7 +56,7 @@ JobId = Annotated[str, typer.Argument(help="The id of the job.", show_default=Fa
 
 EXITS: dict[str, int] = {name: code for name, _, code in errors.table()}
 NEXT: dict[str, str] = {name: step for name, step, _ in errors.table()}
-COMMANDS = ("files", "jobs", "leases", "work", "local", "operate", "doctor")
+COMMANDS = ("files", "jobs", "leases", "work", "local", "operate", "doctor", "probe", "fit")
 """Files whose import registers commands, in the order of the help."""
 DECLINED = 1
 """Somebody was asked and said no."""

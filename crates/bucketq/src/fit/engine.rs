@@ -19,7 +19,9 @@ const MIB: f64 = 1_048_576.0;
 const POLL_MIN_MS: f64 = 200.0;
 const POLL_MAX_MS: f64 = 5000.0;
 const SEGMENTS: f64 = 64.0;
-const LOSS: f64 = 2.25;
+const LOSS: f64 = 2.5;
+/// The share of the lost races that gaps between runs of commits save when all writers are busy.
+const GAPS: f64 = 0.25;
 const GATHER: f64 = 0.15;
 const GATHER_MS: f64 = 10.0;
 const SQS_CHUNK: f64 = 65_536.0;
@@ -183,7 +185,7 @@ fn races(i: &Inputs, w: f64, mutations: f64, work: f64, fixed: f64, load: f64) -
     let alone = mutations - if i.mutations < 2.0 { 0.0 } else { waiting * shown };
     let near = if load < 1.0 { busy_at((i.arrival * alone * fixed) / 1000.0) } else { 1.0 };
     let stale = 1.0 - (1.0 - near) / alone;
-    let tries = 1.0 + (1.0 - 1.0 / w) * stale * (1.0 + (w / 2.0 - 1.0) * near);
+    let tries = 1.0 + (1.0 - 1.0 / w) * stale * (1.0 + (w / 2.0 - 1.0) * near) * (1.0 - GAPS * near);
     Races { alone, poll_ms, tries, lost: 1.0 + LOSS * (tries - 1.0), turns: 1.0 + (w - 1.0) * near }
 }
 

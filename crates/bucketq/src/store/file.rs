@@ -140,20 +140,39 @@ impl Inner {
 
     fn try_put_if(&self, key: &str, body: &[u8], expect: &Expect) -> std::result::Result<Put, Trouble> {
         let path = self.path(key).map_err(Trouble::Before)?;
-        let lock_path = self.dir.join(format!(".{key}.lock"));
-        let wrong = |e: io::Error| Trouble::Before(failed("lock", &lock_path, &e));
-        // Held until `lock` is dropped, and by the operating system's word no longer than this process lives.
-        let lock = File::options().create(true).append(true).open(&lock_path).map_err(wrong)?;
-        lock.lock().map_err(wrong)?;
-        let holds = match self.get(key, None).map_err(Trouble::Before)? {
-            Got::Object { version, .. } => *expect == Expect::Is(version),
-            _ => *expect == Expect::Absent,
-        };
-        if !holds {
-            return Ok(Put::Conflict);
+        let lock_path = self.lock_path(key);
+        let _lock = lock(&lock_path).map_err(|e| Trouble::Before(failed("lock", &lock_path, &e)))?;
+        match (self.get(key, None).map_err(Trouble::Before)?, expect) {
+            (Got::Object { version, .. }, Expect::Is(wanted)) if version == *wanted => {}
+            (Got::Object { .. }, _) => return Ok(Put::Conflict),
+            (_, Expect::Absent) => {}
+            (_, Expect::Is(_)) => {
+                unlink(&lock_path);
+                return Ok(Put::Conflict);
+            }
         }
         self.replace(key, &path, body)?;
         Ok(Put::Stored { version: version(body), date_ms: None })
+    }
+
+    fn lock_path(&self, key: &str) -> PathBuf {
+        self.dir.join(format!(".{key}.lock"))
+    }
+
+    /// Remove the object, and its lock with it where it has one.
+    fn delete(&self, key: &str) -> Result<()> {
+        let (path, lock_path) = (self.path(key)?, self.lock_path(key));
+        let locked = cfg!(unix) && lock_path.exists();
+        let _lock =
+            locked.then(|| lock(&lock_path)).transpose().map_err(|e| failed("lock", &lock_path, &e))?;
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound && self.dir.is_dir() => {}
+            done => done.map_err(|e| failed("remove", &path, &e))?,
+        }
+        if locked {
+            unlink(&lock_path);
+        }
+        Ok(())
     }
 
     /// Put the whole body in place of what is there: written and synced beside it, then renamed, then the
@@ -218,6 +237,45 @@ impl Inner {
     }
 }
 
+/// The lock of this name, held until the file is dropped, and by the operating system's word no longer than this process
+/// lives. Who deletes an object removes its lock too: one that was waited for may be gone from its name, and holds nobody
+/// off.
+fn lock(path: &Path) -> io::Result<File> {
+    loop {
+        let file = File::options().create(true).append(true).open(path)?;
+        file.lock()?;
+        if stands_at(&file, path)? {
+            return Ok(file);
+        }
+    }
+}
+
+/// Remove a lock that is held, because its object is not there.
+fn unlink(path: &Path) {
+    if cfg!(unix) {
+        // What stays is litter, and the next one to lock it takes it as it is.
+        let _ = fs::remove_file(path);
+    }
+}
+
+#[cfg(unix)]
+fn stands_at(file: &File, path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let ours = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(theirs) => Ok((ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino())),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Elsewhere locks are never removed.
+#[cfg(not(unix))]
+#[expect(clippy::unnecessary_wraps, reason = "as on unix")]
+fn stands_at(_: &File, _: &Path) -> io::Result<bool> {
+    Ok(true)
+}
+
 /// Whether a file is called as `replace` calls its unfinished ones.
 fn is_temporary(name: &str) -> bool {
     let random = name.strip_prefix('.').and_then(|n| n.strip_suffix(".tmp")).and_then(|n| n.rsplit_once('.'));
@@ -256,14 +314,7 @@ impl Store for FileStore {
 
     async fn delete(&self, key: &str) -> Result<()> {
         let key = key.to_owned();
-        self.blocking(move |inner| {
-            let path = inner.path(&key)?;
-            match fs::remove_file(&path) {
-                Err(e) if e.kind() == ErrorKind::NotFound && inner.dir.is_dir() => Ok(()),
-                done => done.map_err(|e| failed("remove", &path, &e)),
-            }
-        })
-        .await?
+        self.blocking(move |inner| inner.delete(&key)).await?
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {

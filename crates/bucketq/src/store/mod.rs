@@ -12,6 +12,7 @@ use bytes::Bytes;
 use crate::error::{Error, Result};
 
 pub mod file;
+pub mod measure;
 pub mod memory;
 pub mod probe;
 #[cfg(feature = "s3")]
@@ -19,6 +20,7 @@ pub mod s3;
 pub mod url;
 
 pub use file::FileStore;
+pub use measure::{Measured, measure};
 pub use memory::Memory;
 pub use probe::{ProbeReport, probe};
 #[cfg(feature = "s3")]

@@ -89,7 +89,7 @@ struct Probe<'a> {
     open: bool,
 }
 
-fn fresh_key(name: &str, env: &Env) -> String {
+pub(super) fn fresh_key(name: &str, env: &Env) -> String {
     format!("{name}.probe-{:032x}", u128::from_le_bytes(env.bytes()))
 }
 

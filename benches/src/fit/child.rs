@@ -1,0 +1,314 @@
+//! One process of a workload: opens the queue file, carries out orders that come a line each, and says what it saw.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bucketq::config::{Credentials, S3Options};
+use bucketq::error::{Error, Result};
+use bucketq::store::S3Store;
+use bucketq::{Env, Options, Payload, QueueFile};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::failed;
+use crate::servers::BUCKET;
+use crate::stats::now;
+
+/// Bytes of a job; the first eight are the time of its enqueue.
+pub const PAYLOAD: usize = 200;
+const LEASE: Duration = Duration::from_mins(2);
+const DAY_MS: i64 = 86_400_000;
+
+/// How jobs come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Enqueue {
+    /// Not from this process.
+    No,
+    /// So many callers, one job after the other.
+    Callers(usize),
+    /// At random, so many a second.
+    Random(f64),
+}
+
+/// One stretch.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// A queue of its own.
+    pub queue: String,
+    /// How jobs come.
+    pub enqueue: Enqueue,
+    /// Workers of this process.
+    pub workers: usize,
+    /// What a job takes.
+    pub work_ms: u64,
+    /// Before anything counts.
+    pub warm: Duration,
+    /// In which everything counts.
+    pub window: Duration,
+}
+
+impl Order {
+    /// For the way to a child.
+    pub fn line(&self) -> String {
+        let (callers, rate) = match self.enqueue {
+            Enqueue::No => (0, 0.0),
+            Enqueue::Callers(count) => (count, 0.0),
+            Enqueue::Random(rate) => (0, rate),
+        };
+        let order = json!({
+            "queue": self.queue, "callers": callers, "rate": rate, "workers": self.workers, "work_ms": self.work_ms,
+            "warm_ms": self.warm.as_millis() as u64, "window_ms": self.window.as_millis() as u64,
+        });
+        format!("{order}\n")
+    }
+
+    fn of(told: &Value) -> Self {
+        let number = |key: &str| told[key].as_u64().unwrap_or(0);
+        let enqueue = match (number("callers") as usize, told["rate"].as_f64().unwrap_or(0.0)) {
+            (0, rate) if rate > 0.0 => Enqueue::Random(rate),
+            (0, _) => Enqueue::No,
+            (count, _) => Enqueue::Callers(count),
+        };
+        Self {
+            queue: told["queue"].as_str().unwrap_or_default().to_owned(),
+            enqueue,
+            workers: number("workers") as usize,
+            work_ms: number("work_ms"),
+            warm: Duration::from_millis(number("warm_ms")),
+            window: Duration::from_millis(number("window_ms")),
+        }
+    }
+}
+
+macro_rules! seen {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What was seen in a stretch; times are sums in microseconds.
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct Seen { $($(#[$doc])* pub $name: u64,)* }
+
+        impl Seen {
+            /// And what another process saw.
+            pub fn add(&mut self, told: &Value) {
+                $(self.$name += told[stringify!($name)].as_u64().unwrap_or(0);)*
+            }
+
+            /// For the way to the parent.
+            pub fn told(&self) -> Value {
+                json!({ $(stringify!($name): self.$name,)* })
+            }
+        }
+    };
+}
+
+seen! {
+    /// Jobs enqueued.
+    enqueued,
+    /// Jobs acked.
+    acked,
+    /// Of those, time in claims,
+    claim_us,
+    /// at work,
+    work_us,
+    /// and in acks.
+    ack_us,
+    /// From the call of the enqueue to the return of the claim.
+    dispatch_us,
+    /// PUTs, segments and bases included.
+    puts,
+    /// Calls that failed.
+    errors,
+}
+
+impl Seen {
+    /// The share of a worker's time that is not work.
+    pub fn overhead(&self) -> f64 {
+        let queue = (self.claim_us + self.ack_us) as f64;
+        queue / (queue + self.work_us as f64)
+    }
+
+    /// Mean work.
+    pub fn work_ms(&self) -> f64 {
+        self.work_us as f64 / 1000.0 / self.acked.max(1) as f64
+    }
+
+    /// Mean time of a job into a worker's hands.
+    pub fn dispatch_ms(&self) -> f64 {
+        self.dispatch_us as f64 / 1000.0 / self.acked.max(1) as f64
+    }
+}
+
+type Shared = Arc<Mutex<Seen>>;
+
+fn note(seen: &Shared, with: impl FnOnce(&mut Seen)) {
+    with(&mut seen.lock().unwrap_or_else(PoisonError::into_inner));
+}
+
+/// The child: until its input ends.
+pub async fn run(endpoint: &str, place: &str) -> Result<()> {
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    let s3 = S3Options {
+        endpoint: Some(endpoint.to_owned()),
+        region: Some("us-east-1".to_owned()),
+        credentials: Some(Credentials {
+            access_key: variable("AWS_ACCESS_KEY_ID"),
+            secret_key: variable("AWS_SECRET_ACCESS_KEY"),
+            session_token: None,
+        }),
+        ..S3Options::default()
+    };
+    let store = Arc::new(S3Store::open(BUCKET, place, &s3).await?);
+    let file = QueueFile::open_with(store, "jobs", Options::default(), Env::default()).await?;
+    println!("ready");
+    let next = || {
+        let mut line = String::new();
+        let read = tokio::task::block_in_place(|| std::io::stdin().read_line(&mut line));
+        read.map(|bytes| (bytes > 0).then_some(line)).map_err(failed("a process"))
+    };
+    while let Some(line) = next()? {
+        let order = Order::of(&serde_json::from_str(&line).unwrap_or_default());
+        println!("{}", stretch(&file, &order, &Env::default()).await?.told());
+    }
+    file.close().await
+}
+
+/// Carry out one order. Times of enqueues are told by `env`.
+pub async fn stretch(file: &QueueFile, order: &Order, env: &Env) -> Result<Seen> {
+    let (seen, (stop, stopped)) = (Shared::default(), watch::channel(false));
+    let from = now() + order.warm;
+    let mut tasks = JoinSet::new();
+    for _ in 0..order.workers {
+        tasks.spawn(work(file.clone(), order.clone(), seen.clone(), from, stopped.clone(), env.clone()));
+    }
+    match order.enqueue {
+        Enqueue::No => {}
+        Enqueue::Callers(count) => {
+            for _ in 0..count {
+                let (file, order, seen, stopped, env) =
+                    (file.clone(), order.clone(), seen.clone(), stopped.clone(), env.clone());
+                tasks.spawn(async move {
+                    while !*stopped.borrow() {
+                        enqueue(&file, &order.queue, &seen, from, &env).await;
+                    }
+                });
+            }
+        }
+        Enqueue::Random(rate) => {
+            let arrivals = arrivals(
+                file.clone(),
+                order.queue.clone(),
+                seen.clone(),
+                from,
+                rate,
+                stopped.clone(),
+                env.clone(),
+            );
+            tasks.spawn(arrivals);
+        }
+    }
+    tokio::time::sleep_until(from).await;
+    let before = file.metrics()?;
+    tokio::time::sleep(order.window).await;
+    let after = file.metrics()?;
+    let found = *seen.lock().unwrap_or_else(PoisonError::into_inner);
+    stop.send_replace(true);
+    while tasks.join_next().await.is_some() {}
+    let puts = |m: &bucketq::Metrics| m.puts + m.uploads;
+    Ok(Seen { puts: puts(&after) - puts(&before), ..found })
+}
+
+/// Jobs at random moments, each in a task of its own.
+async fn arrivals(
+    file: QueueFile,
+    queue: String,
+    seen: Shared,
+    from: Instant,
+    rate: f64,
+    mut stopped: watch::Receiver<bool>,
+    env: Env,
+) {
+    let (begin, mut at, mut tasks) = (now(), 0.0, JoinSet::new());
+    loop {
+        let share = (f64::from(u32::from_le_bytes(env.bytes())) + 1.0) / (f64::from(u32::MAX) + 2.0);
+        at += -share.ln() / rate;
+        tokio::select! {
+            biased;
+            _ = stopped.changed() => break,
+            () = tokio::time::sleep_until(begin + Duration::from_secs_f64(at)) => {}
+        }
+        let (file, queue, seen, env) = (file.clone(), queue.clone(), seen.clone(), env.clone());
+        tasks.spawn(async move { enqueue(&file, &queue, &seen, from, &env).await });
+        while tasks.try_join_next().is_some() {}
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+async fn enqueue(file: &QueueFile, queue: &str, seen: &Shared, from: Instant, env: &Env) {
+    let mut body = env.bytes::<PAYLOAD>();
+    body[..8].copy_from_slice(&env.wall_ms().to_le_bytes());
+    let sent = async { file.queue(queue)?.enqueue(Payload::bytes(Bytes::copy_from_slice(&body))).await };
+    let done: std::result::Result<_, Error> = sent.await;
+    if now() >= from {
+        note(seen, |s| {
+            s.enqueued += u64::from(done.is_ok());
+            s.errors += u64::from(done.is_err());
+        });
+    }
+}
+
+/// Claim, work, ack, over and over; a job counts when its ack comes within the window.
+async fn work(
+    file: QueueFile,
+    order: Order,
+    seen: Shared,
+    from: Instant,
+    mut stopped: watch::Receiver<bool>,
+    env: Env,
+) {
+    loop {
+        let called = now();
+        let claim = async { file.queue(&order.queue)?.claim(1).lease(LEASE).wait_forever().await };
+        let taken = tokio::select! {
+            biased;
+            _ = stopped.changed() => return,
+            taken = claim => taken,
+        };
+        let (came, came_ms) = (now(), env.wall_ms());
+        let Ok(jobs) = taken else {
+            note(&seen, |s| s.errors += 1);
+            continue;
+        };
+        for job in &jobs {
+            let stamp =
+                job.payload.bytes.get(..8).and_then(|b| b.try_into().ok()).map_or(0, i64::from_le_bytes);
+            if order.work_ms > 0 {
+                // Half to one and a half times the mean: equal times would fall into step with the commits.
+                let share = 0.5 + env.below(1_000_001) as f64 / 1e6;
+                tokio::time::sleep(Duration::from_secs_f64(share * order.work_ms as f64 / 1000.0)).await;
+            }
+            let worked = now();
+            let acked = file.ack(job.held()).await;
+            let done = now();
+            // A job whose worker began before it counted is not whole.
+            if done < from {
+                continue;
+            }
+            note(&seen, |s| {
+                s.errors += u64::from(acked.is_err());
+                s.acked += u64::from(acked.is_ok());
+                let us = |time: Duration| time.as_micros() as u64;
+                s.claim_us += us(came - called);
+                s.work_us += us(worked - came);
+                s.ack_us += us(done - worked);
+                // Jobs of the backlog bear no time of an enqueue.
+                let waited = came_ms.checked_sub(stamp).filter(|ms| (0..DAY_MS).contains(ms));
+                s.dispatch_us += waited.unwrap_or(0) as u64 * 1000;
+            });
+        }
+        if *stopped.borrow() {
+            return;
+        }
+    }
+}

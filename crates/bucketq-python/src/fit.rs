@@ -1,0 +1,56 @@
+//! What the fit model wants to know: a store measured, a queue file's own workload.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bucketq::store::measure::Progress;
+use bucketq::store::{StoreUrl, measure as measured, open_store};
+use bucketq::{Env, QueueFile};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::call::Call;
+use crate::errors::OrRaise;
+use crate::{settings, values};
+
+/// Measure the store of this URL. `progress` is called with what, done, of; when it raises, the measurement removes
+/// what it wrote and ends with that.
+#[pyfunction]
+#[pyo3(signature = (url, samples, progress, settings))]
+pub fn measure(
+    py: Python<'_>,
+    url: String,
+    samples: u32,
+    progress: Option<Py<PyAny>>,
+    settings: &Bound<'_, PyDict>,
+) -> PyResult<Call> {
+    let options = settings::options(settings)?.or_raise(py)?;
+    let raised: Arc<Mutex<Option<PyErr>>> = Arc::default();
+    let theirs = Arc::clone(&raised);
+    let work = async move {
+        options.check()?;
+        let (url, env) = (StoreUrl::parse(&url)?, Env::default());
+        let store = open_store(&url, &options, &env).await?;
+        let tell = |p: Progress| {
+            let Some(progress) = &progress else { return true };
+            let told = Python::attach(|py| progress.call1(py, (p.what, p.done, p.of)).map(drop));
+            let go_on = told.is_ok();
+            *theirs.lock().unwrap_or_else(PoisonError::into_inner) = told.err();
+            go_on
+        };
+        match measured(&store, url.name(), samples, &env, &tell).await {
+            Ok(found) => Ok(Some(found)),
+            // Raised below, where Python is at hand.
+            Err(_) if theirs.lock().unwrap_or_else(PoisonError::into_inner).is_some() => Ok(None),
+            Err(error) => Err(error),
+        }
+    };
+    Ok(Call::new(work, move |py, found| match raised.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        Some(error) => Err(error),
+        None => values::json(py, &found),
+    }))
+}
+
+/// What a queue file tells of its workload.
+pub fn workload(file: QueueFile) -> Call {
+    Call::new(async move { file.workload().await }, |py, told| values::json(py, &told))
+}
