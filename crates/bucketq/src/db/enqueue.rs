@@ -58,7 +58,7 @@ impl Turn<'_> {
             None => job.dedup.as_ref().map(Cow::Borrowed),
         };
         // The insert notices a known id by itself, but then a queue would have been made for nothing.
-        if (dedup.is_some() || found.is_none())
+        if found.is_none()
             && let Some(there) = self.known(&job.id)?
         {
             return Ok(there);
@@ -66,7 +66,8 @@ impl Turn<'_> {
         if let Some(dedup) = &dedup
             && let Some(there) = self.duplicate(queue, &dedup.key)?
         {
-            return Ok(there);
+            // A repeated enqueue is answered as it was, whoever has its key by now.
+            return Ok(self.known(&job.id)?.unwrap_or(there));
         }
         let line = self.make_line(queue)?;
         let policy = Arc::clone(&self.line(line).policy);
