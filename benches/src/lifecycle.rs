@@ -162,9 +162,11 @@ pub async fn dedup_engine(live: usize, rounds: usize) -> Result<f64> {
     Ok(tidy(with / without, 3))
 }
 
-/// The same in the whole engine: time of enqueue, claim and ack with every policy over that with none.
-pub async fn policies_engine(backlog: usize, rounds: usize) -> Result<f64> {
-    let on = engine(Some(everything()?), backlog, |q| keyed(q, false)).await?;
+/// The same in the whole engine: time of enqueue, claim and ack with every policy over that with none. Without `dedup`,
+/// every policy but that each content gets a key.
+pub async fn policies_engine(backlog: usize, rounds: usize, dedup: bool) -> Result<f64> {
+    let changes = Changes { dedup_content: Some(dedup), ..everything()? };
+    let on = engine(Some(changes), backlog, |q| keyed(q, false)).await?;
     let off = engine(None, backlog, |q| keyed(q, false)).await?;
     let mut times = [vec![], vec![]];
     for _ in 0..rounds {

@@ -17,12 +17,14 @@ async fn main() -> Result<()> {
     let (policies_sql, policies_us) = lifecycle::policies(backlog, rounds)?;
     let turns = if quick { 2 } else { 30 };
     let dedup_ratio = lifecycle::dedup_engine(live, turns).await?;
-    let policies_cost_ratio = lifecycle::policies_engine(backlog, turns).await?;
+    let policies_cost_ratio = lifecycle::policies_engine(backlog, turns, true).await?;
+    let policies_but_dedup_ratio = lifecycle::policies_engine(backlog, turns, false).await?;
     let told = json!({
         "claim_us": claim_us,
         "claim_groups_ratio": claim_groups_ratio,
         "dedup_ratio": dedup_ratio,
         "policies_cost_ratio": policies_cost_ratio,
+        "policies_but_dedup_ratio": policies_but_dedup_ratio,
         "sql": {
             "dedup_ratio": dedup_sql,
             "dedup_us": dedup_us,
