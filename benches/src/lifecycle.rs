@@ -1,16 +1,20 @@
-//! What groups, dedup keys and policies cost in the database. Databases that are compared take turns.
+//! What groups, dedup keys and policies cost, in the database alone and in the whole engine. What is compared takes turns.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use bucketq::error::Result;
+use bucketq::error::{Code, Error, Result};
 use bucketq::job::{Backoff, Dedup, DedupScope, New};
 use bucketq::op::Op;
 use bucketq::policy::{Changes, Overflow};
+use bucketq::store::Memory;
+use bucketq::{Env, Options, Queue, QueueFile};
 use serde_json::{Map, Value, json};
+use tokio::task::JoinSet;
 
 use crate::cost::{BATCH, Bench, acks, held};
 use crate::load::{QUEUE, fresh_job};
-use crate::stats::{median, micros, tidy};
+use crate::stats::{median, micros, now, tidy};
 
 /// Jobs in a queue whose claims are timed.
 const JOBS: usize = 20_000;
@@ -84,6 +88,105 @@ pub fn dedup(live: usize, rounds: usize) -> Result<(f64, Value)> {
     let [with, without] = times.map(|t| median(&t) / BATCH as u32);
     let ratio = with.as_secs_f64() / without.as_secs_f64();
     Ok((tidy(ratio, 3), json!({ "with": micros(with), "without": micros(without) })))
+}
+
+/// Callers of the engine, and what each does a round.
+const CALLERS: usize = 64;
+const TURNS: usize = 40;
+
+/// A queue file in memory, with this policy and these jobs in it.
+async fn engine(
+    changes: Option<Changes>,
+    jobs: usize,
+    make: impl Fn(&Queue) -> Result<New>,
+) -> Result<Queue> {
+    let store = Arc::new(Memory::new());
+    let file = QueueFile::open_with(store, "jobs", Options::default(), Env::default()).await?;
+    let queue = file.queue(QUEUE)?;
+    if let Some(changes) = changes {
+        queue.configure(changes).await?;
+    }
+    for _ in 0..jobs / 1_000 {
+        let jobs: Result<Vec<_>> = (0..1_000).map(|_| make(&queue)).collect();
+        queue.enqueue_many(jobs?).await?;
+    }
+    Ok(queue)
+}
+
+/// Time of a round in which all callers do this over and over.
+async fn round<F, T>(turn: F) -> Result<Duration>
+where
+    F: Fn() -> T + Clone + Send + 'static,
+    T: Future<Output = Result<()>> + Send,
+{
+    let (began, mut callers) = (now(), JoinSet::new());
+    for _ in 0..CALLERS {
+        let turn = turn.clone();
+        callers.spawn(async move {
+            for _ in 0..TURNS {
+                turn().await?;
+            }
+            Ok::<_, Error>(())
+        });
+    }
+    while let Some(ended) = callers.join_next().await {
+        ended.map_err(|e| Error::new(Code::Internal, "a caller panicked").because(e))??;
+    }
+    Ok(now() - began)
+}
+
+fn keyed(queue: &Queue, is_keyed: bool) -> Result<New> {
+    let env = Env::default();
+    let key = || bucketq::keys::hex(&env.bytes::<16>());
+    let dedup = is_keyed.then(|| Dedup { key: key(), scope: DedupScope::Window(3_600_000) });
+    Ok(New { dedup, ..queue.new_job(fresh_job(&env).payload)? })
+}
+
+/// The same in the whole engine on a store that takes no time, 64 callers: time of an enqueue with a key over one
+/// without.
+pub async fn dedup_engine(live: usize, rounds: usize) -> Result<f64> {
+    let with = engine(None, live, |q| keyed(q, true)).await?;
+    let without = engine(None, live, |q| keyed(q, false)).await?;
+    let mut times = [vec![], vec![]];
+    for _ in 0..rounds {
+        for ((queue, is_keyed), times) in [(&with, true), (&without, false)].into_iter().zip(&mut times) {
+            let queue = queue.clone();
+            let turn = move || {
+                let queue = queue.clone();
+                async move { queue.enqueue_job(keyed(&queue, is_keyed)?).await.map(drop) }
+            };
+            times.push(round(turn).await?);
+        }
+    }
+    let [with, without] = times.map(|t| median(&t).as_secs_f64());
+    Ok(tidy(with / without, 3))
+}
+
+/// The same in the whole engine: time of enqueue, claim and ack with every policy over that with none. Without `dedup`,
+/// every policy but that each content gets a key.
+pub async fn policies_engine(backlog: usize, rounds: usize, dedup: bool) -> Result<f64> {
+    let changes = Changes { dedup_content: Some(dedup), ..everything()? };
+    let on = engine(Some(changes), backlog, |q| keyed(q, false)).await?;
+    let off = engine(None, backlog, |q| keyed(q, false)).await?;
+    let mut times = [vec![], vec![]];
+    for _ in 0..rounds {
+        for (queue, times) in [&on, &off].into_iter().zip(&mut times) {
+            let queue = queue.clone();
+            let turn = move || {
+                let queue = queue.clone();
+                async move {
+                    queue.enqueue_job(keyed(&queue, false)?).await?;
+                    for taken in queue.claim(1).await? {
+                        queue.file().ack(taken.held()).await?;
+                    }
+                    Ok(())
+                }
+            };
+            times.push(round(turn).await?);
+        }
+    }
+    let [on, off] = times.map(|t| median(&t).as_secs_f64());
+    Ok(tidy(on / off, 3))
 }
 
 /// Everything a policy can switch on, with limits that are never reached.

@@ -19,7 +19,8 @@ impl Queue {
         Self { file, name: name.to_owned() }
     }
 
-    pub(crate) fn file(&self) -> &QueueFile {
+    /// The queue file it is in.
+    pub fn file(&self) -> &QueueFile {
         &self.file
     }
 

@@ -59,7 +59,7 @@ impl Turn<'_> {
             None => job.dedup.as_ref().map(Cow::Borrowed),
         };
         // The insert notices a known id by itself, but then a queue would have been made for nothing.
-        if (dedup.is_some() || found.is_none())
+        if found.is_none()
             && let Some(there) = self.known(&job.id)?
         {
             return Ok(there);
@@ -67,6 +67,10 @@ impl Turn<'_> {
         if let Some(dedup) = &dedup
             && let Some(there) = self.duplicate(queue, &dedup.key)?
         {
+            // A repeated enqueue is answered as it was, whoever has its key by now.
+            if let Some(known) = self.known(&job.id)? {
+                return Ok(known);
+            }
             if self.watched() {
                 self.tell(Happened::Deduplicated { queue: queue.into(), id: there.id });
             }

@@ -28,6 +28,9 @@ impl Turn<'_> {
         if gate != Gate::Draining && most.is_none() {
             return Ok(vec![]);
         }
+        if gate != Gate::Draining && self.excess(line, jobs.len() as u64)?.is_none() {
+            return Ok(vec![]);
+        }
         // What is there already, or twice among them, needs no room: a repeated enqueue gets its answer.
         let fresh = self.count_fresh(queue, line, jobs)?;
         if fresh == 0 {
