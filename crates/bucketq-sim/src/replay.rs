@@ -264,7 +264,10 @@ fn gone(history: &History, seq: u64, before: &Jobs, after: &Jobs, bad: &mut Vec<
         // What else happened to it in this commit may have brought it into a state that is purged.
         let touched = somebody(history, seq, |c| takes_away(&c.op, job.id));
         let purged = |state| somebody(history, seq, |c| purges(&c.op, &job.queue, state));
-        let explained = purged(Some(job.state)) || (touched && purged(None));
+        // So may a claim that nobody took: the writer hands its jobs back.
+        let handed_back = job.state == State::Leased
+            && history.claims.iter().any(|c| c.dropped || claim_open(c.reply.as_ref()));
+        let explained = purged(Some(job.state)) || ((touched || handed_back) && purged(None));
         if !explained {
             bad.push(format!("G1: {} disappears in commit {seq}", job.id));
         }

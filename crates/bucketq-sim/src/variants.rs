@@ -180,6 +180,7 @@ impl Variant {
             Self::NoSkewMargin => far_clocks(plan),
             #[cfg(feature = "broken")]
             Self::Engine(broken) => {
+                plan.keep = None;
                 plan.options.broken = Some(broken);
                 engine(broken, plan);
             }

@@ -218,6 +218,7 @@ impl Client {
                 1 => self.insist(self.pause_or_resume(), None).await,
                 2 if self.rng.one_in(2) => self.insist(self.purge(), None).await,
                 3 if self.world.plan.asks && self.rng.one_in(2) => self.collect().await,
+                4 if self.world.plan.keep.is_some() && self.rng.one_in(3) => self.archive().await,
                 2..=6 => self.list().await,
                 _ => self.stats().await,
             };
@@ -269,6 +270,19 @@ impl Client {
         if let Err(error) = answer {
             self.world.history().told_error(who, &error);
             return error.kind() == Kind::Closed;
+        }
+        false
+    }
+
+    /// Have archived what may leave.
+    async fn archive(&self) -> Halted {
+        self.world.count_call();
+        let answer = self.file.archive().await;
+        let who = self.who;
+        self.world.note(|| format!("{who} archive: {answer:?}"));
+        if let Err(error) = answer {
+            self.world.history().told_error(who, &error);
+            return is_final(error.kind());
         }
         false
     }

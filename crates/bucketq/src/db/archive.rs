@@ -77,9 +77,16 @@ pub enum Due {
 }
 
 impl Db {
-    /// The oldest jobs that are to leave the queue which has most of them, at most so many and of about so many bytes.
-    pub fn leaving(&mut self, at: &Moment, most: u32, bytes: usize) -> Result<Option<Leaving>> {
-        self.look(at, |turn| turn.leaving(most, bytes))
+    /// The oldest jobs that are to leave the queue which has most of them, at most so many and of about so many bytes;
+    /// those in `gone` not, for they are about to leave.
+    pub fn leaving(
+        &mut self,
+        at: &Moment,
+        most: u32,
+        bytes: usize,
+        gone: Option<&Listing>,
+    ) -> Result<Option<Leaving>> {
+        self.look(at, |turn| turn.leaving(most, bytes, gone))
     }
 
     /// Whether the archive has something to do: a queue has `enough` jobs to leave, or some for longer than `every_ms`.
@@ -174,14 +181,16 @@ impl Turn<'_> {
         Ok(false)
     }
 
-    fn leaving(&mut self, most: u32, bytes: usize) -> Try<Option<Leaving>> {
+    fn leaving(&mut self, most: u32, bytes: usize, gone: Option<&Listing>) -> Try<Option<Leaving>> {
         let mut lines: Vec<usize> = self.all_lines()?.filter(|l| self.line(*l).policy.archive).collect();
         lines.sort_by_key(|l| -End::BOTH.into_iter().map(|end| self.over_kept(*l, end)).max().unwrap_or(0));
         for line in lines {
             let mut leaving = Leaving { queue: self.line(line).id, lives: vec![], parts: vec![] };
             let mut room = bytes;
+            let gone = gone.filter(|listing| listing.queue == leaving.queue);
             for end in End::BOTH {
-                self.leave(line, end, most, &mut room, &mut leaving)?;
+                let gone = gone.and_then(|l| l.parts.iter().find(|part| part.dead == (end == End::Dead)));
+                self.leave(line, end, most, &mut room, gone, &mut leaving)?;
             }
             if !leaving.lives.is_empty() {
                 leaving.lives.sort_unstable_by_key(|life| life.finish_seq);
@@ -197,10 +206,12 @@ impl Turn<'_> {
         end: End,
         most: u32,
         room: &mut usize,
+        gone: Option<&Part>,
         leaving: &mut Leaving,
     ) -> Try<()> {
         let policy = Arc::clone(&self.line(line).policy);
-        let excess = self.over_kept(line, end);
+        let (after, gone) = gone.map_or((-1, 0), |part| (part.until as i64, part.jobs as i64));
+        let excess = self.over_kept(line, end) - gone;
         let before = policy.keep_ms.map_or(i64::MIN, |age| self.now_ms.saturating_sub(age));
         let left = i64::from(most) - leaving.lives.len() as i64;
         let limit = if policy.keep_ms.is_some() { left } else { left.min(excess) };
@@ -210,7 +221,7 @@ impl Turn<'_> {
         let results = self.conn.prepare_cached("SELECT 1 FROM results LIMIT 1")?.exists([])?;
         let mut part = Part { dead: end == End::Dead, until: 0, jobs: 0 };
         let mut stmt = self.conn.prepare_cached(end.pick(FINISHED))?;
-        let mut rows = stmt.query(params![self.line(line).id, -1, i64::MAX, limit])?;
+        let mut rows = stmt.query(params![self.line(line).id, after, i64::MAX, limit])?;
         while let Some(row) = rows.next()? {
             let aged = row.get::<_, i64>(13)? <= before;
             if (part.jobs as i64 >= excess && !aged) || *room == 0 {

@@ -112,7 +112,14 @@ impl Writer {
         };
         self.archiver.making = None;
         match made {
-            Ok(Some(listing)) => Some(self.archive_slot(Some(listing))),
+            Ok(Some(listing)) => {
+                let more = listing.object.jobs >= ENOUGH || !self.archiver.orders.is_empty();
+                if more && !broken::is(&self.options, Broken::LeaveBeforeListed) {
+                    // The next object is made while this one is listed: of the same state, without these jobs.
+                    self.start_archive(Some(Arc::clone(&listing)));
+                }
+                Some(self.archive_slot(Some(listing)))
+            }
             Ok(None) => {
                 self.archiver.tell(&Ok(Pass::Nothing));
                 None
@@ -149,14 +156,14 @@ impl Writer {
         if asked {
             // Of the newest state: jobs of others leave too.
             match self.refresh().await {
-                Ok(_) => self.start_archive(),
+                Ok(_) => self.start_archive(None),
                 Err(error) => self.archiver.tell(&Err(error)),
             }
             return;
         }
         match self.archive_due() {
             Due::Nothing => {}
-            Due::Jobs => self.start_archive(),
+            Due::Jobs => self.start_archive(None),
             Due::Objects => {
                 let slot = self.archive_slot(None);
                 Box::pin(self.commit(vec![slot], &mut vec![])).await;
@@ -189,6 +196,10 @@ impl Writer {
             tracing::warn!(%error, "an archive object could not be listed; its jobs stay until the next");
             self.archiver.rest = Some(self.env.monotonic() + REST);
         }
+        if !matches!(told, Ok(Pass::Listed(_))) {
+            // What is being made counts on these jobs having left.
+            self.archiver.making = None;
+        }
         self.archiver.tell(&told);
     }
 
@@ -219,8 +230,9 @@ impl Writer {
         Moment { now_ms: self.time.now_ms().max(head.commit_ms), commit_seq: head.commit_seq }
     }
 
-    /// Read, encode and upload beside the writer; [`Mail::Wake`] tells when it is done.
-    fn start_archive(&mut self) {
+    /// Read, encode and upload beside the writer, without the jobs that are being listed; [`Mail::Wake`] tells when it
+    /// is done.
+    fn start_archive(&mut self, gone: Option<Arc<Listing>>) {
         let (tx, rx) = oneshot::channel();
         let head = &self.chain.head;
         let rand = if broken::is(&self.options, Broken::FixedArchiveKey) { [0; 8] } else { self.env.bytes() };
@@ -230,6 +242,7 @@ impl Writer {
             file_id: head.file_id,
             rand,
             max_pages: self.source.max_pages,
+            gone,
         };
         let key = keys::archive(&self.source.name, &keys::file8(&head.file_id), head.commit_seq, &rand);
         let (store, wake) = (Arc::clone(&self.store), self.archiver.wake.clone());
@@ -294,6 +307,7 @@ struct Reading {
     file_id: [u8; 16],
     rand: [u8; 8],
     max_pages: u32,
+    gone: Option<Arc<Listing>>,
 }
 
 impl Reading {
@@ -302,7 +316,7 @@ impl Reading {
         let pages = Pages::thaw(&self.image);
         let file = PageFile::new(pages);
         let mut db = Db::open(file.connect(self.max_pages)?)?;
-        let Some(leaving) = db.leaving(&self.at, MOST, BYTES)? else { return Ok(None) };
+        let Some(leaving) = db.leaving(&self.at, MOST, BYTES, self.gone.as_deref())? else { return Ok(None) };
         let body = self.encode(&leaving)?;
         let listing = self.listing(leaving, &body);
         Ok(Some((body, Arc::new(listing))))
