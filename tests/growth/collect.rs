@@ -8,7 +8,7 @@ use bucketq::{Code, Options, Payload, QueueFile, Result};
 use bucketq_tests::clock::{TestClock, pass};
 use bucketq_tests::given::{NAME, objects, on_puppet, opened, puppet, refused};
 
-use crate::kit::{Busy, drain, fill, garbage, hasty, head, referred};
+use crate::kit::{Busy, calm, drain, fill, garbage, hasty, head, referred};
 
 const DAY: Duration = Duration::from_hours(24);
 
@@ -17,6 +17,7 @@ async fn the_floor_follows_a_grace_period_behind_and_what_lies_below_goes() -> R
     let (puppet, file) = puppet(hasty()).await?;
     let store = puppet.beneath();
     fill(&file, 60).await?;
+    calm(&file).await?;
     let first_day = garbage(store).await?;
     assert!(first_day.len() > 4, "{first_day:?}");
     assert_eq!((puppet.requests().lists, puppet.requests().deletes), (1, 0), "one list made the file");
@@ -176,6 +177,7 @@ async fn a_store_that_refuses_deletes_and_lists_costs_nobody_anything() -> Resul
 async fn closing_waits_for_the_pass_under_way() -> Result<()> {
     let (puppet, file) = puppet(Options { grace: Duration::from_mins(1), ..hasty() }).await?;
     fill(&file, 40).await?;
+    calm(&file).await?;
     for _ in 0..2 {
         pass(Duration::from_mins(2)).await;
         file.queue("q")?.enqueue(Payload::text("small")).await?;

@@ -19,6 +19,15 @@ pub fn hasty() -> Options {
     Options { base_after: 16 * 1024, tail: 1024, ..inline() }
 }
 
+/// Let what is merged on the side come into HEAD, by commits that change nothing.
+pub async fn calm(file: &QueueFile) -> Result<()> {
+    for _ in 0..3 {
+        bucketq_tests::clock::pass(Duration::from_secs(1)).await;
+        file.settle().await?;
+    }
+    Ok(())
+}
+
 /// HEAD as it is now.
 pub async fn head(store: &Arc<dyn Store>) -> Result<Head> {
     Head::decode(HEAD, &object(store, HEAD).await?.expect("there is a HEAD"))

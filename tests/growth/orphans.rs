@@ -19,14 +19,18 @@ async fn orphans_of_this_file_go_and_everything_else_stays() -> Result<()> {
     let id = head(store).await?.file_id;
     let mut other = id;
     other[0] ^= 1;
-    let mine = [keys::base(NAME, &id, 7, &[7; 8]), keys::segment(NAME, &id, 3, 9, &[9; 8])];
+    let mine = [
+        keys::base(NAME, &id, 7, &[7; 8]),
+        keys::segment(NAME, &id, 3, 9, &[9; 8]),
+        keys::archive(NAME, &keys::file8(&id), 5, &[5; 8]),
+    ];
     let alien = [
         keys::base(NAME, &other, 7, &[7; 8]),
         keys::segment(NAME, &other, 3, 9, &[9; 8]),
         keys::base("jobs2", &id, 7, &[7; 8]),
         keys::base("jobs", &id, 7, &[7; 8]).to_uppercase(),
         format!("{}x", keys::base(NAME, &id, 7, &[7; 8])),
-        format!("jobs.arch-{}-0000000000000001-0000000000000001.parquet", keys::file8(&id)),
+        format!("jobs.arch-{}-0000000000000001-0000000000000001", keys::file8(&id)),
         "jobs.probe-0123456789abcdef".to_owned(),
         "jobs.notes".to_owned(),
         "jobs".to_owned(),

@@ -20,11 +20,12 @@ impl Object {
         let parts: Vec<&str> = rest.split('-').collect();
         let number = |digits| u64::from_str_radix(digits, 16).ok();
         match (what, &parts[..]) {
-            ("base", [_, seq, rand]) => Some(Self { seq: number(seq)?, tail: format!("{seq}-{rand}") }),
+            ("base" | "arch", [_, seq, rand]) => {
+                Some(Self { seq: number(seq)?, tail: format!("{seq}-{rand}") })
+            }
             ("seg", [_, from, to, rand]) => {
                 Some(Self { seq: number(to)?, tail: format!("{from}-{to}-{rand}") })
             }
-            ("arch", [_, seq, rand]) => Some(Self { seq: number(seq)?, tail: format!("{seq}-{rand}") }),
             _ => None,
         }
     }

@@ -227,10 +227,10 @@ impl Turn<'_> {
             if (part.jobs as i64 >= excess && !aged) || *room == 0 {
                 break;
             }
-            let life = self.life(row, line, policy.archive_payloads, results)?;
-            part = Part { until: life.finish_seq, jobs: part.jobs + 1, ..part };
-            *room = room.saturating_sub(life.size());
-            leaving.lives.push(life);
+            let one = self.life(row, line, policy.archive_payloads, results)?;
+            part = Part { until: one.finish_seq, jobs: part.jobs + 1, ..part };
+            *room = room.saturating_sub(one.size());
+            leaving.lives.push(one);
         }
         if part.jobs > 0 {
             leaving.parts.push(part);
@@ -417,13 +417,13 @@ impl Turn<'_> {
 
     /// Lives that are not archived yet, of one queue or of all, after one place up to another, in order; at most so many.
     pub fn finished(&mut self, queue: Option<&str>, after: u64, until: u64, limit: u32) -> Try<Vec<Life>> {
-        let lines = match queue {
+        let queues = match queue {
             Some(name) => self.find_line(name)?.into_iter().collect(),
             None => self.all_lines()?.collect::<Vec<_>>(),
         };
         let place = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let mut lives = vec![];
-        for line in lines {
+        for line in queues {
             let payloads = self.line(line).policy.archive_payloads;
             for end in End::BOTH {
                 let mut stmt = self.conn.prepare_cached(end.pick(FINISHED))?;

@@ -117,14 +117,14 @@ impl Turn<'_> {
         let age_ms = self.line(line).policy.keep_ms;
         let (mut last, mut n, mut bodies) = (None, 0, false);
         // Whoever finishes from now on leaves no sooner.
-        let mut aged_ms = age_ms.map_or(i64::MAX, |age| self.now_ms.saturating_add(age));
+        let mut next_ms = age_ms.map_or(i64::MAX, |age| self.now_ms.saturating_add(age));
         let mut stmt = self.conn.prepare_cached(end.pick(OLDEST))?;
         let mut rows = stmt.query([queue, if age_ms.is_some() { BATCH } else { excess.min(BATCH) }])?;
         while let Some(row) = rows.next()? {
             let leaves_ms =
                 age_ms.map_or(i64::MAX, |age| row.get::<_, i64>(5).unwrap_or(0).saturating_add(age));
             if n >= excess && leaves_ms > self.now_ms {
-                aged_ms = leaves_ms;
+                next_ms = leaves_ms;
                 break;
             }
             let job = Leaving::read(row)?;
@@ -135,9 +135,9 @@ impl Turn<'_> {
             self.marks(line).remove(job.state);
         }
         if n == BATCH {
-            aged_ms = self.now_ms;
+            next_ms = self.now_ms;
         }
-        self.marks(line).aged_ms[end as usize] = aged_ms;
+        self.marks(line).aged_ms[end as usize] = next_ms;
         match last {
             Some(last) => self.drop_until(queue, end, last, bodies),
             None => Ok(()),

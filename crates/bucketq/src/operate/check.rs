@@ -386,11 +386,11 @@ pub(super) fn look(pages: Pages, max_pages: u32, newest: Option<u64>, floor: u64
         unsound.extend(schema_differs(&db)?);
     }
     if newer || !unsound.is_empty() {
-        return Ok(Looked { jobs: 0, newest: 0, newer, unsound, archives: None });
+        return Ok(Looked { archives: None, jobs: 0, newest: 0, newer, unsound });
     }
     let (jobs, newest) = db::extent(db.connection())?;
     let archives = db.archives_kept(floor).ok();
-    Ok(Looked { jobs, newest, newer, unsound, archives })
+    Ok(Looked { archives, jobs, newest, newer, unsound })
 }
 
 /// The schema is shared by all versions, so it is that of an empty file, to the letter.

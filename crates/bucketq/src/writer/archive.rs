@@ -36,6 +36,8 @@ const REST: Duration = Duration::from_secs(30);
 
 /// What came of reading and uploading: an object to be listed, or no job to leave.
 type Made = Result<Option<Arc<Listing>>>;
+/// An object in a commit that is under way, and the answer to come.
+type Listed = (Option<Arc<Listing>>, oneshot::Receiver<Result<Done>>);
 type Order = oneshot::Sender<Result<Pass>>;
 
 /// The archive of one writer.
@@ -44,7 +46,7 @@ pub(super) struct Archiver {
     /// An object is being made.
     making: Option<oneshot::Receiver<Made>>,
     /// A commit with it is under way: the object, and the answer.
-    listing: Option<(Option<Arc<Listing>>, oneshot::Receiver<Result<Done>>)>,
+    listing: Option<Listed>,
     /// Who waits for this pass.
     orders: Vec<Order>,
     /// When it was last looked for what is due by time.
