@@ -52,6 +52,19 @@ impl Turn<'_> {
         }
     }
 
+    /// The answer if the key is taken: by this very job, sent once more, or by another.
+    fn taken_key(&mut self, queue: &str, job: &New, key: &str) -> Try<Option<Enqueued>> {
+        let Some(there) = self.duplicate(queue, key)? else { return Ok(None) };
+        // A repeated enqueue is answered as it was, whoever has its key by now.
+        if let Some(known) = self.known(&job.id)? {
+            return Ok(Some(known));
+        }
+        if self.watched() {
+            self.tell(Happened::Deduplicated { queue: queue.into(), id: there.id });
+        }
+        Ok(Some(there))
+    }
+
     fn enqueue_one(&mut self, queue: &str, job: &New) -> Try<Enqueued> {
         let found = self.find_line(queue)?;
         let dedup = match found {
@@ -65,15 +78,8 @@ impl Turn<'_> {
             return Ok(there);
         }
         if let Some(dedup) = &dedup
-            && let Some(there) = self.duplicate(queue, &dedup.key)?
+            && let Some(there) = self.taken_key(queue, job, &dedup.key)?
         {
-            // A repeated enqueue is answered as it was, whoever has its key by now.
-            if let Some(known) = self.known(&job.id)? {
-                return Ok(known);
-            }
-            if self.watched() {
-                self.tell(Happened::Deduplicated { queue: queue.into(), id: there.id });
-            }
             return Ok(there);
         }
         let line = self.make_line(queue)?;
