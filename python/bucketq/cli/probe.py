@@ -26,7 +26,7 @@ FORMAT = 1
 
 @command("bucketq probe s3://acme/jobs -o store.json", "Does it fit?")
 def probe(
-    place: Annotated[
+    there: Annotated[
         str | None,
         typer.Argument(metavar="URL", help="Where a queue file would be; as --url.", show_default=False),
     ] = None,
@@ -48,11 +48,11 @@ def probe(
 
     Some hundred requests. Whatever it writes it removes.
     """
-    if place is not None and url is not None and place != url:
+    if there is not None and url is not None and there != url:
         raise Invalid("give the URL once: as the argument or with --url")
     if output is not None and not output.parent.is_dir():
         raise NotFound(f"{output} cannot be written: there is no directory {output.parent}", "no_such_file")
-    where = place or url
+    where = there or url
     swap, refused = swaps(where, settings, thorough=thorough)
     with stoppable() as check, bar() as tell:
 
