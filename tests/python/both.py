@@ -85,4 +85,4 @@ def either(name: str) -> dict[str, Any]:
     return {"blocking": blocking, "aio": getattr(aio, name)}
 
 
-OPEN, PROBE, CHECK, RESTORE = map(either, ("open", "probe", "check", "restore"))
+OPEN, PROBE, MEASURE, CHECK, RESTORE = map(either, ("open", "probe", "measure", "check", "restore"))

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 import bucketq
-from both import CHECK, OPEN, PROBE, RESTORE
+from both import CHECK, MEASURE, OPEN, PROBE, RESTORE
 from bucketq import New, aio
 
 
@@ -43,6 +43,15 @@ async def opens(w):
 
 async def probes(w):
     assert (await PROBE[w.face](w.box.url, thorough=False, **w.box.settings)).rounds > 0
+
+
+async def measures(w):
+    steps = []
+    found = await MEASURE[w.face](
+        w.box.url, samples=1, progress=lambda *step: steps.append(step), **w.box.settings
+    )
+    assert found.sizes
+    assert steps
 
 
 async def checks(w):
@@ -99,6 +108,10 @@ async def file_stats(w):
 
 async def file_history(w):
     assert (await w.file.history(limit=1))[0].commit_seq == (await w.file.stats()).commit_seq
+
+
+async def file_workload(w):
+    assert (await w.file.workload()).jobs == 4
 
 
 async def file_settle(w):
@@ -254,6 +267,7 @@ async def atomic_rest(w):
 CALLS = {
     "open": opens,
     "probe": probes,
+    "measure": measures,
     "check": checks,
     "restore": restores,
     "QueueFile.queue": file_queue,
@@ -267,6 +281,7 @@ CALLS = {
     "QueueFile.list": file_list,
     "QueueFile.stats": file_stats,
     "QueueFile.history": file_history,
+    "QueueFile.workload": file_workload,
     "QueueFile.settle": file_settle,
     "QueueFile.export": file_export,
     "QueueFile.export_pending": file_export_pending,
@@ -304,7 +319,7 @@ TOGETHER = {
 """Changes of one atomic are tried with each other."""
 APART = {"Worker"}
 """Classes with tests of their own."""
-AFTER_CLOSE = {"open", "probe", "check", "restore", "QueueFile.queue", "QueueFile.close"}
+AFTER_CLOSE = {"open", "probe", "measure", "check", "restore", "QueueFile.queue", "QueueFile.close"}
 """What a closed handle has nothing to do with."""
 
 
