@@ -43,7 +43,7 @@ fn changes_in_json_tell_nothing_from_named_as_nothing() {
     let all = Changes { rate: Some(Some(rate)), overflow: Some(Overflow::DropOldest), ..Changes::default() };
     assert_eq!(read(r#"{"rate":"100/min","overflow":"drop_oldest"}"#).unwrap(), all);
     assert_eq!(read(&serde_json::to_string(&all).unwrap()).unwrap(), all);
-    let error = read(r#"{"max_atempts":3}"#).unwrap_err().to_string();
+    let error = read(r#"{"max_trials":3}"#).unwrap_err().to_string();
     assert!(error.contains("max_attempts"), "{error}");
     let error = read(r#"{"rate":"fast"}"#).unwrap_err().to_string();
     assert!(error.contains("100/min"), "{error}");
