@@ -263,10 +263,18 @@ async fn who_creates_and_deletes_is_alone_meanwhile_and_no_lock_stays() {
             let mut won = 0;
             while won < 40 {
                 let body = Bytes::from(format!("{task} {won}"));
-                if matches!(store.put_if("jobs.probe-1", body, &Expect::Absent).await, Put::Stored { .. }) {
+                let put = store.put_if("jobs.probe-1", body.clone(), &Expect::Absent).await;
+                if matches!(put, Put::Stored { .. }) {
                     won += 1;
                     let before = there.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                     assert_eq!(before, 0, "two of them created the same object");
+                    for _ in 0..20 {
+                        let got = store.get("jobs.probe-1", None).await.expect("it can be read");
+                        assert!(
+                            matches!(got, Got::Object { bytes, .. } if bytes == body),
+                            "another's object"
+                        );
+                    }
                     there.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
                     store.delete("jobs.probe-1").await.expect("it can be deleted");
                 }
