@@ -48,13 +48,17 @@ fn a_store_that_lies_is_refused_before_anything_is_written() {
     holds(Variant::Refused, &["no_compare_and_swap"]);
 }
 
-/// No seed of this control breaks a promise, and each of these codes is told in some.
+/// No seed of this control breaks a promise, and each of these codes is told in some: at least twelve, and on until
+/// they are, forty at most.
 fn holds(control: Variant, told: &[&str]) {
     let mut codes = BTreeSet::new();
-    for seed in 1..=12 {
+    for seed in 1..=40 {
         let report = run(seed, Some(control), false);
         assert!(report.violations.is_empty(), "seed {seed}: {:#?}", report.violations);
         codes.extend(report.errors.into_keys());
+        if seed >= 12 && told.iter().all(|code| codes.contains(code)) {
+            break;
+        }
     }
     for code in told {
         assert!(codes.contains(code), "{control:?} never leads to {code}: {codes:?}");
