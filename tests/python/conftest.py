@@ -7,6 +7,7 @@ import inspect
 import io
 import itertools
 import os
+import signal
 import sys
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ from both import OPEN
 from bucketq.cli import main
 from command import Command, as_process
 from servers import BUCKET, ROOT, Server, s3
+
+# A shell has Ctrl-C ignored by what it starts in the background, and so would every program that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NUMBERS = itertools.count()
 TIME_LIMIT = 60.0

@@ -60,15 +60,16 @@ def test_a_probe_leaves_nothing_in_a_directory(command):
     assert list((command.directory / "place").iterdir()) == []
 
 
-def test_a_probe_stopped_by_ctrl_c_leaves_nothing(process, server):
-    on_s3(process, server, "stopped")
+@pytest.mark.parametrize("looks", [1, 20], ids=["races", "measures"])
+def test_a_probe_stopped_by_ctrl_c_leaves_nothing(process, server, looks):
+    on_s3(process, server, f"stopped-{looks}")
     probing = process.start("probe", "--samples", "10000")
     try:
         until = monotonic() + TIMEOUT
         # The measurement writes to one key of its own for long; the races before it take turns with many.
         seen = []
-        while seen[-20:] != seen[-1:] * 20 or not seen[-1:] or seen[-1] == []:
-            seen.append(objects(server, "stopped"))
+        while seen[-looks:] != seen[-1:] * looks or not seen[-1:] or seen[-1] == []:
+            seen.append(objects(server, f"stopped-{looks}"))
             assert monotonic() < until
         probing.send_signal(signal.SIGINT)
         _, err = probing.communicate(timeout=TIMEOUT)
@@ -76,7 +77,7 @@ def test_a_probe_stopped_by_ctrl_c_leaves_nothing(process, server):
     finally:
         probing.kill()
         probing.communicate()
-    assert objects(server, "stopped") == []
+    assert objects(server, f"stopped-{looks}") == []
 
 
 def test_a_probe_refuses_a_store_without_compare_and_swap(command):

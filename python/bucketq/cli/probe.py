@@ -53,18 +53,20 @@ def probe(
     if output is not None and not output.parent.is_dir():
         raise NotFound(f"{output} cannot be written: there is no directory {output.parent}", "no_such_file")
     where = there or url
-    swap, refused = swaps(where, settings, thorough=thorough)
-    with stoppable() as check, bar() as tell:
+    with stoppable() as check:
+        swap, refused = swaps(where, settings, thorough=thorough)
+        check()
+        with bar() as tell:
 
-        def progress(what: str, done: int, of: int) -> None:
-            check()
-            tell(what, done, of)
+            def progress(what: str, done: int, of: int) -> None:
+                check()
+                tell(what, done, of)
 
-        try:
-            found = bucketq.measure(where, samples=samples, progress=progress, settings=settings)
-        except Error as error:
-            # A store without compare-and-swap may well refuse to be measured.
-            raise refused or error from None
+            try:
+                found = bucketq.measure(where, samples=samples, progress=progress, settings=settings)
+            except Error as error:
+                # A store without compare-and-swap may well refuse to be measured.
+                raise refused or error from None
     report = facts(found, swap)
     if output is not None:
         output.write_text(jsonlib.dumps(report, indent=2) + "\n")
