@@ -39,6 +39,23 @@ impl Writer {
         self.follow(seen).await
     }
 
+    /// A HEAD that was shown is known, though it could not be followed yet (P21).
+    fn notice_put_back(&mut self, head: &Head) -> Result<()> {
+        let newest = self.shown.max(self.chain.head.commit_seq);
+        if newest > self.chain.head.commit_seq
+            && head.commit_seq < newest
+            && head.lineage_id == self.chain.head.lineage_id
+        {
+            let what = format!(
+                "HEAD is at commit {} and was shown at {newest}: an old one was put back",
+                head.commit_seq
+            );
+            return Err(self.halt(Error::new(Code::RolledBack, what)));
+        }
+        self.shown = head.commit_seq;
+        Ok(())
+    }
+
     /// Read HEAD; none when it is unchanged. Retries until the deadline, unless trying again is hopeless or `stop`.
     pub(super) async fn read_head(&mut self, stop: impl Fn(&Self) -> bool) -> Result<Option<Seen>> {
         let key = keys::head(&self.source.name);
@@ -58,6 +75,7 @@ impl Writer {
                     match Head::decode(&key, &bytes) {
                         Ok(head) => {
                             self.shared.trouble(None);
+                            self.notice_put_back(&head)?;
                             return Ok(Some(Seen { head, version, asked }));
                         }
                         // Never again can this version follow it.

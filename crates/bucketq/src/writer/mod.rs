@@ -126,6 +126,8 @@ impl Pace {
 
 pub(crate) struct Writer {
     source: Source,
+    /// The newest commit that HEAD was seen at.
+    shown: u64,
     store: Arc<dyn Store>,
     options: Arc<Options>,
     env: Env,

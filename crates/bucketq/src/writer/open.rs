@@ -137,6 +137,7 @@ impl Writer {
             },
             halted: None,
             seen: None,
+            shown: 0,
             local,
             copy,
             chain: Chain { head: found.head, version: found.version, fresh: found.asked, pages, db },
