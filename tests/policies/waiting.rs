@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bucketq::{Changes, Code, Missed, Overflow, Payload, Result, Schedule, Timing};
+use bucketq::{Changes, Code, Enqueued, Missed, Overflow, Payload, Queue, Result, Schedule, Timing};
 use bucketq_tests::clock::{now, pass};
 use bucketq_tests::given::{inline, on_puppet, puppet, refused};
 
@@ -15,6 +15,12 @@ fn full_after(jobs: u64, timeout: Duration) -> Changes {
         overflow: Some(Overflow::Block { timeout_ms }),
         ..Changes::default()
     }
+}
+
+/// An enqueue that nobody waits for yet.
+fn enqueued_beside(q: &Queue) -> tokio::task::JoinHandle<Result<Enqueued>> {
+    let q = q.clone();
+    tokio::spawn(async move { q.enqueue(Payload::text("2")).await })
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,10 +72,7 @@ async fn a_blocked_enqueue_sees_at_the_next_poll_that_another_process_has_made_r
     let q = file.queue("q")?;
     q.configure(full_after(1, LONG)).await?;
     q.enqueue(Payload::text("1")).await?;
-    let waiting = tokio::spawn({
-        let q = q.clone();
-        async move { q.enqueue(Payload::text("2")).await }
-    });
+    let waiting = enqueued_beside(&q);
     pass(Duration::from_mins(1)).await;
     other.claim(1).lease(LONG).await?;
     let began = now();
@@ -85,10 +88,7 @@ async fn a_blocked_enqueue_whose_caller_has_gone_is_not_made() -> Result<()> {
     let q = file.queue("q")?;
     q.configure(full_after(1, LONG)).await?;
     q.enqueue(Payload::text("1")).await?;
-    let waiting = tokio::spawn({
-        let q = q.clone();
-        async move { q.enqueue(Payload::text("2")).await }
-    });
+    let waiting = enqueued_beside(&q);
     pass(Duration::from_secs(30)).await;
     waiting.abort();
     pass(Duration::from_secs(30)).await;
@@ -104,10 +104,7 @@ async fn closing_ends_a_blocked_enqueue() -> Result<()> {
     let q = file.queue("q")?;
     q.configure(full_after(1, LONG)).await?;
     q.enqueue(Payload::text("1")).await?;
-    let waiting = tokio::spawn({
-        let q = q.clone();
-        async move { q.enqueue(Payload::text("2")).await }
-    });
+    let waiting = enqueued_beside(&q);
     pass(Duration::from_secs(30)).await;
     drop(q);
     let began = now();
