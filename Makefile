@@ -111,8 +111,8 @@ clean:  ## Remove everything built or installed here: build output, .venv and .t
 prereqs:  ## Say what is missing on this machine, one line each
 	@PYTHON='$(PYTHON)' .ci/check-prereqs
 
-servers:  ## Install the S3 servers that every run of the tests starts, gofakes3 and moto; says what is missing
-	@.ci/tools gofakes3 moto || true
+servers:  ## Install the S3 servers that every run of the tests starts, gofakes3, moto and s3rver; says what is missing
+	@.ci/tools gofakes3 moto s3rver || true
 
 # Rebuilt when the pinned versions change.
 $(VENV)/.ready: .ci/requirements.txt pyproject.toml uv.lock
