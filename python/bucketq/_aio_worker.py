@@ -8,14 +8,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from bucketq import _convert as convert
-from bucketq._job import LEASE
 from bucketq._working import Working
 from bucketq.errors import Invalid
+from bucketq.types.policy import POLICY
 from bucketq.worker import Worked, WorkerBase
 
 if TYPE_CHECKING:
     from bucketq.aio import QueueFile
-    from bucketq.types import Seconds
+    from bucketq.types import FromPolicy, Seconds
 
 
 class Worker(WorkerBase):
@@ -27,7 +27,7 @@ class Worker(WorkerBase):
         *,
         concurrency: int = 8,
         queues: Iterable[str] | None = None,
-        lease: Seconds = LEASE,
+        lease: Seconds | FromPolicy | None = POLICY,
         name: str | None = None,
     ) -> None:
         """``concurrency`` jobs at a time, of ``queues`` or of all that have a handler."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Unpack
 
 from bucketq import _convert as convert
 from bucketq import _op, _show
 from bucketq._native import Op
 from bucketq.errors import Invalid
-from bucketq.types import Extras, Seconds, State
+from bucketq.types import Changes, Extras, Missed, Seconds, State
 
 if TYPE_CHECKING:
     from bucketq import _native
@@ -67,6 +68,35 @@ class AtomicBase:
     def resume(self, queue: str) -> None:
         """Claims get jobs again."""
         self._add(Op.resume(queue))
+
+    def drain(self, queue: str) -> None:
+        """No more jobs go in or out of this queue until it is resumed. Answers how many are worked on."""
+        self._add(Op.drain(queue))
+
+    def configure(self, queue: str, **changes: Unpack[Changes]) -> None:
+        """Change the policy of a queue."""
+        self._add(_op.configure(queue, changes))
+
+    def schedule(
+        self,
+        queue: str,
+        name: str,
+        data: Any,
+        *,
+        cron: str | None = None,
+        every: Seconds | None = None,
+        start: datetime | None = None,
+        timezone: str | tzinfo | None = None,
+        missed: Missed = "skip",
+        **extras: Unpack[Extras],
+    ) -> None:
+        """Enqueue such a job again and again."""
+        op = _op.schedule(self._file, queue, name, data, cron, every, start, timezone, missed, extras)
+        self._add(op)
+
+    def unschedule(self, queue: str, name: str) -> None:
+        """Take a schedule away."""
+        self._add(Op.unschedule(queue, name))
 
     @property
     def results(self) -> tuple[Any, ...]:

@@ -193,6 +193,9 @@ def native_extras(extras: Extras) -> dict[str, Any]:
     out: dict[str, Any] = {}
     given: dict[str, Any] = {key: value for key, value in extras.items() if value is not None}
     given.pop("content_type", None)
+    if "dedup" in given and "dedup_window" in extras and extras["dedup_window"] in {None, "unfinished"}:
+        given.pop("dedup_window", None)
+        out["dedup_unfinished"] = True
     for key, value in given.items():
         match key:
             case "delay":
@@ -200,16 +203,15 @@ def native_extras(extras: Extras) -> dict[str, Any]:
             case "at":
                 out["at_ms"] = moment(value, "at")
             case "dedup_window":
-                out["dedup_window_ms"] = millis(value, "dedup_window")
+                out["dedup_window_ms"] = millis(value, key)
             case "priority":
                 out[key] = whole(value, key, -(2**31), 2**31 - 1)
             case "max_attempts":
                 out[key] = whole(value, key, 1, 2**32 - 1)
             case "backoff":
-                base, most = millis(value.base, "backoff.base"), millis(value.max, "backoff.max")
-                if not 0 <= value.jitter <= 1:
-                    raise Invalid(f"backoff.jitter is {value.jitter!r}: give a share between 0 and 1")
-                out[key] = (base, most, round(value.jitter * 100))
+                from bucketq._policy import backoff
+
+                out[key] = json.dumps(backoff(value))
             case "headers":
                 out[key] = headers(value)
             case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from bucketq.types import Seconds
-
-LEASE = 60.0
-"""How long a claim holds its jobs unless told otherwise, in seconds. Held jobs are extended before that."""
 
 
 class JobBase:
@@ -106,8 +104,8 @@ class JobBase:
 
     @property
     def remaining(self) -> float:
-        """Seconds for which the lease surely holds; it is extended before they are over."""
-        return self._held.remaining
+        """Seconds for which the lease surely holds; it is extended before they are over. Infinite if it has no end."""
+        return self._held.remaining if self._held.ends else math.inf
 
     def __repr__(self) -> str:
         stage = "ended" if self.ended else "lost" if self.lost else f"attempt {self.attempt}"

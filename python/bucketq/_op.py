@@ -7,14 +7,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from bucketq import _convert as convert
+from bucketq import _policy as policies
 from bucketq._native import Op
 from bucketq.errors import Error, Invalid, OutcomeUnknown
-from bucketq.types import New
+from bucketq.types import POLICY, New
 
 if TYPE_CHECKING:
+    from datetime import datetime, tzinfo
+
     from bucketq import _native
     from bucketq._job import JobBase
-    from bucketq.types import Enqueued, Extras, Seconds, State
+    from bucketq.types import Changes, Enqueued, Extras, FromPolicy, Missed, Seconds, State
 
 
 def new(file: _native.File, data: Any, extras: Extras) -> _native.New:
@@ -88,11 +91,65 @@ class telling:
             error.add_note(f"{len(self.done)} jobs are enqueued, those of the next chunk {others}")
 
 
+def term(lease: Seconds | FromPolicy | None) -> tuple[int | None, bool]:
+    """How long a claim holds its jobs in milliseconds, none for what their queues say; and whether without end."""
+    if lease is POLICY:
+        return None, False
+    return convert.maybe_millis(lease, "lease"), lease is None
+
+
+def configure(queue: str, changes: Changes) -> Op:
+    """Change the policy of a queue."""
+    return Op.configure(queue, policies.changes(changes))
+
+
+def schedule(
+    file: _native.File,
+    queue: str,
+    name: str,
+    data: Any,
+    cron: str | None,
+    every: Seconds | None,
+    start: datetime | None,
+    timezone: str | tzinfo | None,
+    missed: Missed,
+    extras: Extras,
+) -> Op:
+    """Enqueue a job again and again."""
+    for key in ("delay", "at", "id"):
+        if extras.get(key) is not None:
+            raise Invalid(f"{key} is nothing for a schedule: it says itself when its jobs are enqueued")
+    timing = policies.timing(cron, every, start, timezone)
+    return Op.schedule(queue, name, timing, policies.catches_up(missed), new(file, data, extras))
+
+
+def requeue_all(
+    file: _native.File, queue: str | None, states: Iterable[State], group: str | None, error: str | None
+) -> _native.Call[int]:
+    """Give the jobs that match fresh lives."""
+    names = convert.names(states, "states")
+    return file.requeue_all(queue, names, convert.name(group, "group"), convert.name(error, "error"))
+
+
+def lives(
+    file: _native.File, queue: str | None, after: int, until: int | None, limit: int
+) -> _native.Call[Any]:
+    """Ask for finished lives."""
+    until = 2**63 - 1 if until is None else convert.whole(until, "until", 0, 2**63 - 1)
+    after = convert.whole(after, "after", 0, 2**63 - 1)
+    return file.lives(convert.name(queue, "queue"), after, until, convert.whole(limit, "limit", 1, 1000))
+
+
+def archives(file: _native.File, queue: str | None, after: int) -> _native.Call[convert.Dict]:
+    """Ask for the objects of the archive."""
+    return file.archives(convert.name(queue, "queue"), convert.whole(after, "after", 0, 2**63 - 1))
+
+
 def claim(
     file: _native.File,
     queues: Iterable[str] | None,
     most: int,
-    lease: Seconds,
+    lease: Seconds | FromPolicy | None,
     wait: Seconds | None,
     worker: str | None,
 ) -> _native.Call[list[_native.Held]]:
@@ -100,7 +157,7 @@ def claim(
     return file.claim(
         None if queues is None else convert.names(queues, "queues"),
         convert.whole(most, "max", 1, 10_000),
-        convert.millis(lease, "lease"),
+        *term(lease),
         convert.maybe_millis(wait, "wait"),
         convert.name(worker, "worker"),
     )
@@ -112,6 +169,7 @@ def page(
     states: Iterable[State],
     group: str | None,
     expired: bool,
+    error: str | None,
     after: int | None,
     limit: int,
 ) -> _native.Call[tuple[list[convert.Dict], int | None]]:
@@ -119,5 +177,11 @@ def page(
     after = None if after is None else convert.whole(after, "after", 0, 2**63 - 1)
     names = convert.names(states, "states")
     return file.list(
-        queue, names, convert.name(group, "group"), expired, after, convert.whole(limit, "limit", 1, 1000)
+        queue,
+        names,
+        convert.name(group, "group"),
+        expired,
+        convert.name(error, "error"),
+        after,
+        convert.whole(limit, "limit", 1, 1000),
     )

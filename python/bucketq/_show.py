@@ -7,7 +7,9 @@ from typing import Any, cast
 
 from bucketq import _convert as convert
 from bucketq._convert import Blob, Dict
+from bucketq._policy import backoff_of, maybe_time, policy
 from bucketq.types import (
+    Attempt,
     CheckReport,
     Commit,
     Enqueued,
@@ -25,15 +27,21 @@ from bucketq.types import (
     Unsynced,
 )
 
+NEVER = 5000
+"""Leases that end in this year or later never end."""
 TIMES = ("enqueued", "claimed", "finished", "expires")
 STATES: tuple[State, ...] = ("scheduled", "ready", "leased", "done", "dead", "cancelled")
 
 
 def _fields(native: Dict) -> dict[str, Any]:
     fields = dict(native)
+    fields["backoff"] = backoff_of(fields["backoff"])
     fields["run_at"] = convert.time(fields.pop("run_at_ms"))
     for what in TIMES:
         fields[f"{what}_at"] = convert.maybe_time(fields.pop(f"{what}_ms"))
+    # A lease that never runs out has an end in the engine, far away.
+    if (fields["expires_at"] or convert.EPOCH).year >= NEVER:
+        fields["expires_at"] = None
     return fields
 
 
@@ -42,17 +50,25 @@ def info(native: Dict) -> JobInfo:
     return JobInfo(**_fields(native))
 
 
-def detail(native: tuple[Dict, Blob, Blob | None] | None) -> JobDetail | None:
+def attempt(native: Dict) -> Attempt:
+    """How an attempt ended."""
+    fields = dict(native)
+    claimed, ended = fields.pop("claimed_ms"), fields.pop("ended_ms")
+    return Attempt(claimed_at=convert.maybe_time(claimed), ended_at=convert.time(ended), **fields)
+
+
+def detail(native: tuple[Dict, Blob, Blob | None, list[Dict]] | None) -> JobDetail | None:
     """A job with its bytes."""
     if native is None:
         return None
-    job, (payload, content_type), result = native
+    job, (payload, content_type), result, attempts = native
     result_payload, result_content_type = result or (None, None)
     return JobDetail(
         payload=payload,
         content_type=content_type,
         result_payload=result_payload,
         result_content_type=result_content_type,
+        attempts=tuple(map(attempt, attempts)),
         **_fields(job),
     )
 
@@ -63,30 +79,39 @@ def page(native: tuple[list[Dict], int | None]) -> Page:
     return Page(tuple(map(info, jobs)), after)
 
 
-def enqueued(native: list[tuple[str, bool, int]]) -> list[Enqueued]:
+Receipt = tuple[str, bool, int, list[str]]
+
+
+def enqueued(native: list[Receipt]) -> list[Enqueued]:
     """One answer a job."""
-    return [Enqueued(*one) for one in native]
+    return [Enqueued(id, twice, seq, tuple(dropped)) for id, twice, seq, dropped in native]
 
 
 def result(native: Any) -> Any:
     """What one change of an atomic answered. Its enqueues hold one job each, so there is one answer in the list."""
-    if isinstance(native, list):
-        return enqueued(cast("list[tuple[str, bool, int]]", native))[0]
-    return native
+    match native:
+        case list():
+            return enqueued(cast("list[Receipt]", native))[0]
+        case {"next_ms": next_ms}:
+            return maybe_time(next_ms)
+        case dict():
+            return policy(cast("Dict", native))
+        case _:
+            return native
 
 
 def queue(native: Dict) -> QueueInfo:
     """One queue."""
     waited = native["oldest_ready_ms"]
     oldest = None if waited is None else timedelta(milliseconds=waited)
-    counts = native["counts"]
-    return QueueInfo(native["name"], native["paused"], counts, native["expired"], native["due"], oldest)
+    fields = {key: value for key, value in native.items() if key != "oldest_ready_ms"}
+    return QueueInfo(oldest_ready=oldest, **fields)
 
 
 def counts(name: str, native: list[Dict]) -> QueueInfo:
     """The queue of this name; an empty one when no job has made it yet."""
     found = [queue(one) for one in native if one["name"] == name]
-    return found[0] if found else QueueInfo(name, False, dict.fromkeys(STATES, 0), 0, 0, None)
+    return found[0] if found else QueueInfo(name, False, False, 0, dict.fromkeys(STATES, 0), 0, 0, None)
 
 
 def report(native: Dict) -> ProbeReport:

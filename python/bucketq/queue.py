@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, tzinfo
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from bucketq import _convert as convert
-from bucketq import _op, _show
-from bucketq._job import LEASE, BatchBase, JobBase
+from bucketq import _op, _policy, _show
+from bucketq._job import BatchBase, JobBase
 from bucketq._native import Op
 from bucketq._op import swallowed
 from bucketq.errors import Error
-from bucketq.types import Enqueued, Extras, JobDetail, New, Page, QueueInfo, Seconds, State
+from bucketq.types import (
+    POLICY,
+    Changes,
+    Enqueued,
+    Extras,
+    FromPolicy,
+    JobDetail,
+    Missed,
+    New,
+    Page,
+    Policy,
+    QueueInfo,
+    ScheduleInfo,
+    Seconds,
+    State,
+)
 
 if TYPE_CHECKING:
     from bucketq import _native
@@ -156,7 +172,7 @@ class Queue:
     def jobs(
         self,
         *,
-        lease: Seconds = LEASE,
+        lease: Seconds | FromPolicy | None = POLICY,
         prefetch: int = 1,
         wait: Seconds | None = None,
         worker: str | None = None,
@@ -173,19 +189,22 @@ class Queue:
         self,
         max: int = 1,
         *,
-        lease: Seconds = LEASE,
+        lease: Seconds | FromPolicy | None = POLICY,
         wait: Seconds | None = 0,
         worker: str | None = None,
         swallow: bool = False,
     ) -> Batch:
-        """Claim up to ``max`` jobs. ``wait`` 0 looks once, None waits until there is one."""
+        """Claim up to ``max`` jobs. ``wait`` 0 looks once, None waits until there is one.
+
+        They are held for ``lease``, unless told as long as the policy says. None is without end (at most once).
+        """
         call = _op.claim(self._file, [self.name], max, lease, wait, worker)
         return Batch(self._file, [Job(self._file, held, swallow=swallow) for held in call.wait()])
 
     def claim_one(
         self,
         *,
-        lease: Seconds = LEASE,
+        lease: Seconds | FromPolicy | None = POLICY,
         wait: Seconds | None = 0,
         worker: str | None = None,
         swallow: bool = False,
@@ -204,11 +223,12 @@ class Queue:
         *,
         group: str | None = None,
         expired: bool = False,
+        error: str | None = None,
         after: int | None = None,
         limit: int = 100,
     ) -> Page:
-        """A page of jobs in the order of their enqueues. No states means all."""
-        return _show.page(_op.page(self._file, self.name, states, group, expired, after, limit).wait())
+        """A page of jobs in the order of their enqueues. No states means all; ``error`` is text of the last error."""
+        return _show.page(_op.page(self._file, self.name, states, group, expired, error, after, limit).wait())
 
     def counts(self, *, max_age: Seconds | None = None) -> QueueInfo:
         """How many jobs there are in each state; with ``max_age``, state of that age will do."""
@@ -227,6 +247,12 @@ class Queue:
         """Give a finished job a fresh life, if need be only after life ``run``. Answers its number."""
         return self._file.call(Op.requeue(id, run)).wait()
 
+    def requeue_all(
+        self, states: Iterable[State] = (), *, group: str | None = None, error: str | None = None
+    ) -> int:
+        """Give the finished jobs that match fresh lives, oldest first; no states means the dead. Answers how many."""
+        return _op.requeue_all(self._file, self.name, states, group, error).wait()
+
     def purge(self, states: Iterable[State]) -> int:
         """Delete the jobs in these states. Answers how many there were."""
         return self._file.call(Op.purge(self.name, convert.names(states, "states"))).wait()
@@ -238,6 +264,48 @@ class Queue:
     def resume(self) -> None:
         """Claims get jobs again."""
         self._file.call(Op.resume(self.name)).wait()
+
+    def drain(self, *, timeout: Seconds | None = None) -> int:
+        """Take in no more jobs and give none out, until resumed; and wait until nobody works on any.
+
+        Answers how many are still worked on after ``timeout``.
+        """
+        return self._file.drain(self.name, convert.maybe_millis(timeout, "timeout")).wait()
+
+    def configure(self, **changes: Unpack[Changes]) -> Policy:
+        """Change the policy, in one commit for all processes: what is named. Answers the policy as it is then."""
+        return _policy.policy(self._file.call(_op.configure(self.name, changes)).wait())
+
+    def policy(self) -> Policy:
+        """What applies to all jobs of this queue."""
+        return _policy.policy(self._file.policy(self.name).wait())
+
+    def schedule(
+        self,
+        name: str,
+        data: Any,
+        *,
+        cron: str | None = None,
+        every: Seconds | None = None,
+        start: datetime | None = None,
+        timezone: str | tzinfo | None = None,
+        missed: Missed = "skip",
+        **extras: Unpack[Extras],
+    ) -> datetime:
+        """Enqueue such a job again and again: by a cron expression in a time zone, or every so often from ``start`` on.
+
+        In place of what had that name; the same again moves nothing. Answers the next time.
+        """
+        op = _op.schedule(self._file, self.name, name, data, cron, every, start, timezone, missed, extras)
+        return _show.result(self._file.call(op).wait())
+
+    def unschedule(self, name: str) -> bool:
+        """Take a schedule away; what it has enqueued stays. True if it was there."""
+        return self._file.call(Op.unschedule(self.name, name)).wait()
+
+    def schedules(self) -> builtins.list[ScheduleInfo]:
+        """The schedules of this queue."""
+        return [_policy.schedule(one) for one in self._file.schedules(self.name).wait()]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"

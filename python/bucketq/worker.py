@@ -27,14 +27,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from bucketq import _convert as convert
-from bucketq._job import LEASE
 from bucketq._twin import awaitable
 from bucketq.errors import Closed, Invalid
+from bucketq.types.policy import POLICY
 
 if TYPE_CHECKING:
     from bucketq._working import Working
     from bucketq.file import QueueFile
-    from bucketq.types import Seconds
+    from bucketq.types import FromPolicy, Seconds
 
 __all__ = ["Reject", "Worked", "Worker"]
 
@@ -67,7 +67,7 @@ class Plan:
     """How a worker works."""
 
     concurrency: int
-    lease: Seconds
+    lease: Seconds | FromPolicy | None
     name: str
     queues: tuple[str, ...]
     handlers: dict[str, Handler]
@@ -82,7 +82,7 @@ class WorkerBase:
         *,
         concurrency: int = 8,
         queues: Iterable[str] | None = None,
-        lease: Seconds = LEASE,
+        lease: Seconds | FromPolicy | None = POLICY,
         name: str | None = None,
     ) -> None:
         """``concurrency`` jobs at a time, of ``queues`` or of all that have a handler."""
@@ -90,7 +90,8 @@ class WorkerBase:
         self._concurrency = convert.whole(concurrency, "concurrency", 1, 10_000)
         self._queues = None if queues is None else tuple(convert.names(queues, "queues"))
         self._lease = lease
-        convert.millis(lease, "lease")
+        if lease is not POLICY:
+            convert.maybe_millis(lease, "lease")
         self._name = name or f"{socket.gethostname()}:{os.getpid()}"
         self._handlers: dict[str, Handler] = {}
         self._working: Working | None = None
@@ -166,7 +167,7 @@ class Worker(WorkerBase):
         *,
         concurrency: int = 8,
         queues: Iterable[str] | None = None,
-        lease: Seconds = LEASE,
+        lease: Seconds | FromPolicy | None = POLICY,
         name: str | None = None,
     ) -> None:
         """``concurrency`` jobs at a time, of ``queues`` or of all that have a handler."""

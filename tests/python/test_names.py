@@ -54,7 +54,7 @@ def test_functions_take_the_same_arguments_on_both_faces(name):
 
 def test_every_name_of_asyncio_is_also_blocking():
     assert set(aio.__all__) <= set(bucketq.__all__)
-    assert sorted(bucketq.__all__) == bucketq.__all__
+    assert sorted(bucketq.__all__, key=lambda name: (not name.isupper(), name)) == bucketq.__all__
 
 
 def test_the_errors_are_those_of_the_engine():

@@ -15,7 +15,7 @@ use crate::call::Call;
 use crate::errors::OrRaise;
 use crate::held::Held;
 use crate::op::{Blob, Extras, New, Op, Proof, payload};
-use crate::{fit, runtime, settings, values};
+use crate::{fit, manage, runtime, settings, values};
 
 /// Connections that a probe races over.
 const CONNECTIONS: usize = 4;
@@ -87,7 +87,7 @@ impl File {
     /// A job to be enqueued, with a fresh id unless the extras name one.
     #[expect(clippy::new_ret_no_self, clippy::wrong_self_convention, reason = "it makes a new job")]
     #[expect(clippy::too_many_arguments, reason = "keywords for Python")]
-    #[pyo3(signature = (blob, *, id=None, priority=None, delay_ms=None, at_ms=None, max_attempts=None, backoff=None, dedup=None, dedup_window_ms=None, group=None, headers=None))]
+    #[pyo3(signature = (blob, *, id=None, priority=None, delay_ms=None, at_ms=None, max_attempts=None, backoff=None, dedup=None, dedup_window_ms=None, dedup_unfinished=false, group=None, headers=None))]
     fn new(
         &self,
         py: Python<'_>,
@@ -97,9 +97,10 @@ impl File {
         delay_ms: Option<i64>,
         at_ms: Option<i64>,
         max_attempts: Option<u32>,
-        backoff: Option<(i64, i64, u8)>,
+        backoff: Option<String>,
         dedup: Option<String>,
         dedup_window_ms: Option<i64>,
+        dedup_unfinished: bool,
         group: Option<String>,
         headers: Option<BTreeMap<String, String>>,
     ) -> PyResult<New> {
@@ -112,6 +113,7 @@ impl File {
             backoff,
             dedup,
             dedup_window_ms,
+            dedup_unfinished,
             group,
             headers,
         };
@@ -131,19 +133,24 @@ impl File {
         Call::new(work, |py, outcome| values::outcome(py, &outcome))
     }
 
-    /// Claim up to `max` jobs; `wait_ms` None waits until there is one.
-    #[pyo3(signature = (queues, max, lease_ms, wait_ms, worker))]
+    /// Claim up to `max` jobs; `wait_ms` None waits until there is one. `lease_ms` None is what their queues say.
+    #[pyo3(signature = (queues, max, lease_ms, endless, wait_ms, worker))]
     fn claim(
         &self,
         queues: Option<Vec<String>>,
         max: u32,
-        lease_ms: u64,
+        lease_ms: Option<u64>,
+        endless: bool,
         wait_ms: Option<u64>,
         worker: Option<String>,
     ) -> Call {
         let ((file, keeper), extends) = (self.parts().clone(), self.extends);
-        let lease = Duration::from_millis(lease_ms);
-        let mut request = file.claim(max).lease(lease).queues(queues.map_or(Queues::Any, Queues::Named));
+        let mut request = file.claim(max).queues(queues.map_or(Queues::Any, Queues::Named));
+        request = match lease_ms {
+            _ if endless => request.without_end(),
+            Some(time) => request.lease(Duration::from_millis(time)),
+            None => request,
+        };
         request = match wait_ms {
             Some(0) => request,
             Some(time) => request.wait(Duration::from_millis(time)),
@@ -157,6 +164,7 @@ impl File {
             let taken = request.await?.into_iter();
             Ok(taken
                 .map(|t| {
+                    let lease = t.lasts.unwrap_or_default();
                     let kept = if extends { keeper.keep(&t, lease) } else { keeper.watch_only(&t, lease) };
                     Held::new(t, kept, &file)
                 })
@@ -181,14 +189,73 @@ impl File {
         states: Vec<String>,
         group: Option<String>,
         expired: bool,
+        error: Option<String>,
         after: Option<u64>,
         limit: u32,
     ) -> PyResult<Call> {
         let states = values::states(&states).or_raise(py)?;
-        let filter = Filter { queue, states, group, expired, ..Filter::default() };
+        let filter = Filter { queue, states, group, expired, error };
         let file = self.file();
         let work = async move { file.list(filter, after.map(Cursor), limit).await };
         Ok(Call::new(work, |py, page| values::page(py, &page)))
+    }
+
+    /// The policy of a queue.
+    fn policy(&self, py: Python<'_>, queue: &str) -> PyResult<Call> {
+        let queue = self.file().queue(queue).or_raise(py)?;
+        Ok(Call::shown(async move { queue.policy().await }))
+    }
+
+    /// Fresh lives for the finished jobs that match; how many.
+    fn requeue_all(
+        &self,
+        py: Python<'_>,
+        queue: Option<String>,
+        states: Vec<String>,
+        group: Option<String>,
+        error: Option<String>,
+    ) -> PyResult<Call> {
+        let states = values::states(&states).or_raise(py)?;
+        let (file, filter) = (self.file(), Filter { queue, states, group, error, expired: false });
+        Ok(Call::shown(async move { file.requeue_all(&filter).await }))
+    }
+
+    /// The schedules of a queue, or of all.
+    fn schedules(&self, py: Python<'_>, queue: Option<&str>) -> PyResult<Call> {
+        let file = self.file();
+        let queue = queue.map(|name| file.queue(name)).transpose().or_raise(py)?;
+        let work = async move {
+            match queue {
+                Some(queue) => queue.schedules().await,
+                None => file.schedules().await,
+            }
+        };
+        Ok(Call::new(work, manage::schedules))
+    }
+
+    /// No more jobs go in or out; wait until nobody works on any. Answers how many are still worked on.
+    fn drain(&self, py: Python<'_>, queue: &str, timeout_ms: Option<u64>) -> PyResult<Call> {
+        let queue = self.file().queue(queue).or_raise(py)?;
+        Ok(Call::shown(async move { queue.drain(timeout_ms.map(Duration::from_millis)).await }))
+    }
+
+    /// Write what may leave to the archive; how many lives.
+    fn archive(&self) -> Call {
+        let file = self.file();
+        Call::shown(async move { file.archive().await })
+    }
+
+    /// The archive objects with lives that finished after this place.
+    fn archives(&self, queue: Option<String>, after: u64) -> Call {
+        let file = self.file();
+        Call::shown(async move { file.archives(queue.as_deref(), after).await })
+    }
+
+    /// The finished lives that are still in the file.
+    fn lives(&self, queue: Option<String>, after: u64, until: u64, limit: u32) -> Call {
+        let file = self.file();
+        let work = async move { file.lives(queue.as_deref(), after, until, limit).await };
+        Call::new(work, manage::lives)
     }
 
     /// Every queue with its counts.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use bucketq::{Kept, QueueFile, Taken};
 use pyo3::prelude::*;
@@ -18,12 +19,20 @@ pub struct Held {
     file: QueueFile,
     /// Always there; taken only by drop.
     kept: Option<Arc<Kept>>,
+    /// It has a lease of its holder's own.
+    extended: Arc<AtomicBool>,
     pid: u32,
 }
 
 impl Held {
     pub fn new(taken: Taken, kept: Kept, file: &QueueFile) -> Self {
-        Self { taken, file: file.clone(), kept: Some(Arc::new(kept)), pid: std::process::id() }
+        Self {
+            taken,
+            file: file.clone(),
+            kept: Some(Arc::new(kept)),
+            extended: Arc::default(),
+            pid: std::process::id(),
+        }
     }
 
     /// False in a forked child: the lease is its parent's, and a lock of the keeper's thread may never open.
@@ -140,9 +149,20 @@ impl Held {
         if self.is_home() { self.kept().remaining().as_secs_f64() } else { 0.0 }
     }
 
+    /// False if the lease never runs out.
+    #[getter]
+    fn ends(&self) -> bool {
+        self.taken.lasts.is_some() || self.extended.load(SeqCst)
+    }
+
     /// Hold it until so long from now.
     fn extend(&self, lease_ms: u64) -> Call {
         let (kept, file) = (self.kept_arc(), self.file.clone());
-        Call::plain(async move { kept.extend(&file, std::time::Duration::from_millis(lease_ms)).await })
+        let extended = Arc::clone(&self.extended);
+        Call::plain(async move {
+            kept.extend(&file, std::time::Duration::from_millis(lease_ms)).await?;
+            extended.store(true, SeqCst);
+            Ok(())
+        })
     }
 }

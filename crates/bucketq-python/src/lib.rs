@@ -1,7 +1,7 @@
 //! The Python module `bucketq._native`: the engine's handles as Python objects, and nothing more.
 //!
 //! `call` turns one future of the engine into a blocking call or an awaitable; `waiting` and `awaiting` are the two
-//! ways to drive it; `file`, `held`, `op` and `fit` wrap the engine's nouns, `operate` what is done to a file as a whole; `values` and `settings` convert; `errors` raises; `testing` is for users' tests.
+//! ways to drive it; `file`, `held`, `op`, `manage` and `fit` wrap the engine's nouns, `operate` what is done to a file as a whole; `values` and `settings` convert; `errors` raises; `testing` is for users' tests.
 //! The package python/bucketq is the only caller. Rules live in the engine, conveniences in Python.
 
 use pyo3::prelude::*;
@@ -12,6 +12,7 @@ mod errors;
 mod file;
 mod fit;
 mod held;
+mod manage;
 mod op;
 mod operate;
 mod runtime;

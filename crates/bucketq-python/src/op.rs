@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bucketq::{Backoff, Dedup, DedupScope, JobId, Kept, Payload, When};
+use bucketq::{Dedup, DedupScope, JobId, Kept, Payload, When};
 use bytes::Bytes;
 use pyo3::prelude::*;
 
 use crate::errors::OrRaise;
 use crate::held::Held;
-use crate::values;
+use crate::{manage, values};
 
 /// Bytes and their content type.
 pub type Blob<'a> = (&'a [u8], String);
@@ -32,10 +32,12 @@ pub struct Extras {
     pub delay_ms: Option<i64>,
     pub at_ms: Option<i64>,
     pub max_attempts: Option<u32>,
-    /// Base and maximum in milliseconds, jitter in percent.
-    pub backoff: Option<(i64, i64, u8)>,
+    /// In JSON, as the engine writes it.
+    pub backoff: Option<String>,
     pub dedup: Option<String>,
     pub dedup_window_ms: Option<i64>,
+    /// The key counts while the first job is unfinished.
+    pub dedup_unfinished: bool,
     pub group: Option<String>,
     pub headers: Option<BTreeMap<String, String>>,
 }
@@ -55,13 +57,12 @@ impl New {
             (None, Some(at)) => When::At(at),
             (None, None) => When::Now,
         };
-        if let Some((base_ms, max_ms, jitter_percent)) = extras.backoff {
-            job.backoff = Some(match base_ms {
-                0 => Backoff::None,
-                _ => Backoff::Exponential { base_ms, max_ms, jitter_percent },
-            });
-        }
-        let scope = extras.dedup_window_ms.map_or(DedupScope::Unfinished, DedupScope::Window);
+        job.backoff = extras.backoff.map(|text| manage::read("backoff", &text)).transpose()?;
+        let scope = match extras.dedup_window_ms {
+            Some(ms) => DedupScope::Window(ms),
+            None if extras.dedup_unfinished => DedupScope::Unfinished,
+            None => DedupScope::Policy,
+        };
         job.dedup = extras.dedup.map(|key| Dedup { key, scope });
         Ok(Self { job })
     }
@@ -170,6 +171,38 @@ impl Op {
     #[staticmethod]
     fn resume(queue: String) -> Self {
         bucketq::Op::Resume { queue }.into()
+    }
+
+    /// No more jobs go in or out, without waiting for those that are worked on.
+    #[staticmethod]
+    fn drain(queue: String) -> Self {
+        bucketq::Op::Drain { queue }.into()
+    }
+
+    /// Change the policy of a queue; the changes are JSON, with the names of the engine.
+    #[staticmethod]
+    fn configure(py: Python<'_>, queue: String, changes: &str) -> PyResult<Self> {
+        let changes = Box::new(manage::changes(changes).or_raise(py)?);
+        Ok(bucketq::Op::Configure { queue, changes }.into())
+    }
+
+    /// Enqueue such a job again and again; the timing is JSON, as the engine writes it.
+    #[staticmethod]
+    fn schedule(
+        py: Python<'_>,
+        queue: String,
+        name: String,
+        timing: &str,
+        catch_up: bool,
+        new: PyRef<'_, New>,
+    ) -> PyResult<Self> {
+        let schedule = Box::new(manage::schedule(timing, catch_up, &new.job).or_raise(py)?);
+        Ok(bucketq::Op::Schedule { queue, name, schedule }.into())
+    }
+
+    #[staticmethod]
+    fn unschedule(queue: String, name: String) -> Self {
+        bucketq::Op::Unschedule { queue, name }.into()
     }
 
     /// All of these or none.

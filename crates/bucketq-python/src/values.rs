@@ -1,7 +1,7 @@
 //! What the engine answers, as plain Python values: ids are text, times are milliseconds. The package makes them nice.
 
 use bucketq::store::ProbeReport;
-use bucketq::{Detail, Job, Metrics, Outcome, Page, Payload, QueueInfo, State, Stats};
+use bucketq::{Detail, Job, JobId, Metrics, Outcome, Page, Payload, QueueInfo, State, Stats};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -28,6 +28,7 @@ pub fn job<'py>(py: Python<'py>, job: &Job) -> PyResult<Bound<'py, PyDict>> {
         "priority": job.priority,
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
+        "backoff": json(py, &job.backoff)?,
         "group": &job.group,
         "dedup": &job.dedup,
         "headers": &job.headers,
@@ -49,10 +50,11 @@ pub fn payload<'py>(py: Python<'py>, payload: &Payload) -> (Bound<'py, PyBytes>,
     (PyBytes::new(py, &payload.bytes), payload.content_type.clone())
 }
 
-/// A job, its payload, its result.
+/// A job, its payload, its result, its attempts.
 pub fn detail(py: Python<'_>, detail: &Detail) -> PyResult<Py<PyAny>> {
     let result = detail.result.as_ref().map(|r| payload(py, r));
-    (job(py, &detail.job)?, payload(py, &detail.payload), result).into_py_any(py)
+    let attempts = json(py, &detail.attempts)?;
+    (job(py, &detail.job)?, payload(py, &detail.payload), result, attempts).into_py_any(py)
 }
 
 /// Jobs, and where the next page begins.
@@ -70,6 +72,8 @@ pub fn queue<'py>(py: Python<'py>, queue: &QueueInfo) -> PyResult<Bound<'py, PyD
     Ok(dict! { py,
         "name": &queue.name,
         "paused": queue.paused,
+        "draining": queue.draining,
+        "dropped": queue.dropped,
         "counts": counts,
         "expired": queue.expired,
         "due": queue.due,
@@ -143,7 +147,11 @@ fn plain(py: Python<'_>, value: &Value) -> PyResult<Py<PyAny>> {
 pub fn outcome(py: Python<'_>, outcome: &Outcome) -> PyResult<Py<PyAny>> {
     match outcome {
         Outcome::Enqueued(all) => {
-            let all: Vec<_> = all.iter().map(|e| (e.id.to_string(), e.deduplicated, e.commit_seq)).collect();
+            let ids = |ids: &[JobId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
+            let all: Vec<_> = all
+                .iter()
+                .map(|e| (e.id.to_string(), e.deduplicated, e.commit_seq, ids(&e.dropped)))
+                .collect();
             all.into_py_any(py)
         }
         Outcome::Acked | Outcome::Released | Outcome::Rejected | Outcome::Paused | Outcome::Resumed => {
@@ -151,7 +159,10 @@ pub fn outcome(py: Python<'_>, outcome: &Outcome) -> PyResult<Py<PyAny>> {
         }
         Outcome::Nacked { state, .. } | Outcome::Cancelled { was: state } => state.as_str().into_py_any(py),
         Outcome::Requeued { run } => run.into_py_any(py),
-        Outcome::Purged { count } => count.into_py_any(py),
+        Outcome::Purged { count } | Outcome::Draining { leased: count } => count.into_py_any(py),
+        Outcome::Configured(policy) => json(py, &**policy),
+        Outcome::Scheduled { next_ms } => dict! { py, "next_ms": next_ms }.into_py_any(py),
+        Outcome::Unscheduled { was_there } => was_there.into_py_any(py),
         Outcome::Atomic(all) => {
             all.iter().map(|o| self::outcome(py, o)).collect::<PyResult<Vec<_>>>()?.into_py_any(py)
         }

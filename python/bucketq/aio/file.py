@@ -10,22 +10,26 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from bucketq import _convert as convert
-from bucketq import _native, _op, _show
+from bucketq import _native, _op, _policy, _show
 from bucketq._atomic import AtomicBase
-from bucketq._job import LEASE
 from bucketq.aio.queue import Batch, Job, Queue
 from bucketq.measured import Measured, Progress, Workload, measured_of, workload_of
 from bucketq.settings import Source, resolve
 from bucketq.types import (
+    POLICY,
+    Archives,
     CheckReport,
     Collected,
     Commit,
     Exported,
+    FromPolicy,
     JobDetail,
+    Lives,
     Page,
     ProbeReport,
     QueueInfo,
     Restored,
+    ScheduleInfo,
     Seconds,
     Settings,
     State,
@@ -128,7 +132,7 @@ class QueueFile:
         max: int = 1,
         *,
         queues: Iterable[str] | None = None,
-        lease: Seconds = LEASE,
+        lease: Seconds | FromPolicy | None = POLICY,
         wait: Seconds | None = 0,
         worker: str | None = None,
         swallow: bool = False,
@@ -172,11 +176,41 @@ class QueueFile:
         queue: str | None = None,
         group: str | None = None,
         expired: bool = False,
+        error: str | None = None,
         after: int | None = None,
         limit: int = 100,
     ) -> Page:
-        """A page of jobs in the order of their enqueues. No states means all."""
-        return _show.page(await _op.page(self._file, queue, states, group, expired, after, limit))
+        """A page of jobs in the order of their enqueues. No states means all; ``error`` is text of the last error."""
+        return _show.page(await _op.page(self._file, queue, states, group, expired, error, after, limit))
+
+    async def requeue_all(
+        self,
+        states: Iterable[State] = (),
+        *,
+        queue: str | None = None,
+        group: str | None = None,
+        error: str | None = None,
+    ) -> int:
+        """Give the finished jobs that match fresh lives, oldest first; no states means the dead. Answers how many."""
+        return await _op.requeue_all(self._file, queue, states, group, error)
+
+    async def schedules(self) -> builtins.list[ScheduleInfo]:
+        """The schedules of every queue."""
+        return [_policy.schedule(one) for one in await self._file.schedules(None)]
+
+    async def archive(self) -> int:
+        """Write every finished job that may leave its queue to the archive now. Answers how many that were."""
+        return await self._file.archive()
+
+    async def archives(self, *, queue: str | None = None, after: int = 0) -> Archives:
+        """The objects of the archive that hold lives with a ``finish_seq`` larger than ``after``."""
+        return _policy.archives(await _op.archives(self._file, queue, after))
+
+    async def lives(
+        self, *, queue: str | None = None, after: int = 0, until: int | None = None, limit: int = 1000
+    ) -> Lives:
+        """The finished lives that are still in the file, by ``finish_seq``: from behind ``after`` up to ``until``."""
+        return _policy.lives(await _op.lives(self._file, queue, after, until, limit))
 
     async def stats(self, *, max_age: Seconds | None = None) -> Stats:
         """The queue file as a whole; with ``max_age``, state of that age will do."""

@@ -15,6 +15,11 @@ class QueueInfo:
 
     name: str
     paused: bool
+    """Claims get nothing from it."""
+    draining: bool
+    """Nothing goes in or out until it is resumed."""
+    dropped: int
+    """Jobs cancelled to make room for newer ones, ever."""
     counts: Mapping[State, int]
     """Jobs by state; every state is there."""
     expired: int

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 from bucketq import _convert as convert
-
-Seconds = float | timedelta
-"""A duration: seconds, or a timedelta."""
+from bucketq.types.policy import Backoff, Seconds
 
 State = Literal["scheduled", "ready", "leased", "done", "dead", "cancelled"]
 """The stored states of a job, in the order of its life."""
 
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """How long a failed job waits: ``base`` after the first failure, doubling up to ``max``.
-
-    The upper ``jitter`` share of each delay is random. A base of 0 means no waiting.
-    """
-
-    base: Seconds = 1.0
-    max: Seconds = 3600.0
-    jitter: float = 0.5
+Ended = Literal["failed", "expired", "rejected", "done", "cancelled", "dropped"]
+"""How an attempt ended: nacked, its lease ran out, rejected; or, where a life ended, acked, cancelled, made room."""
 
 
 class Extras(TypedDict, total=False):
@@ -37,16 +26,16 @@ class Extras(TypedDict, total=False):
     """Not before this time; aware."""
     priority: int
     """Lower runs first; 0 unless told otherwise."""
-    max_attempts: int
-    """Claims before the job is dead; 10 unless told otherwise."""
+    max_attempts: int | None
+    """Claims before the job is dead; what the policy of the queue says unless told otherwise."""
     backoff: Backoff | None
-    """Waiting time between attempts."""
+    """Waiting time between attempts; what the policy of the queue says unless told otherwise."""
     dedup: str | None
-    """A second job with this key is answered with the first, while that one is unfinished."""
-    dedup_window: Seconds | None
-    """The key counts for this long from the first enqueue instead."""
+    """A second job with this key is answered with the first, within the window of the policy: an hour by default."""
+    dedup_window: Seconds | Literal["unfinished"] | None
+    """The key counts for this long from the first enqueue instead; None: while the first job is unfinished."""
     group: str | None
-    """Jobs of one group run one at a time, in the order of their enqueues."""
+    """Jobs of one group run in the order of their enqueues, one at a time unless the policy allows more."""
     headers: Mapping[str, str] | None
     """Small facts beside the payload, such as a trace context."""
     content_type: str | None
@@ -94,6 +83,8 @@ class Enqueued:
     """A job with the same dedup key was there already; the new one was not added."""
     commit_seq: int
     """The commit that enqueued the job named by ``id``."""
+    dropped: tuple[str, ...] = ()
+    """Jobs that were cancelled to make room; of several enqueued together, told with the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +102,7 @@ class JobInfo:
     attempt: int
     """Claims so far in this life."""
     max_attempts: int
+    backoff: Backoff
     group: str | None
     dedup: str | None
     headers: Mapping[str, str]
@@ -124,13 +116,32 @@ class JobInfo:
     claimed_at: datetime | None
     finished_at: datetime | None
     expires_at: datetime | None
-    """When the lease runs or ran out; only while leased."""
+    """When the lease runs or ran out; only while leased, and only if it ever does."""
     fence: int | None
     """The commit of the newest claim."""
     worker: str | None
     """Who claimed it last."""
     last_error: str | None
     """What the last failure said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """An attempt that did not succeed, or the end of an earlier life."""
+
+    run: int
+    """The life it belongs to."""
+    attempt: int
+    """Its number in that life; 0 if there was no claim."""
+    queue: str
+    """The queue the job was in."""
+    ended: Ended
+    worker: str | None
+    """Who had claimed the job."""
+    claimed_at: datetime | None
+    ended_at: datetime
+    error: str | None
+    """What was said about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +152,8 @@ class JobDetail(JobInfo):
     content_type: str
     result_payload: bytes | None
     result_content_type: str | None
+    attempts: tuple[Attempt, ...]
+    """What went wrong so far, and how earlier lives ended, oldest first; the newest hundred."""
 
     @property
     def data(self) -> Any:

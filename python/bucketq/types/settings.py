@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import Literal, TypedDict
 
-from bucketq.types.job import Seconds
+from bucketq.types.policy import Seconds
 
 
 class Settings(TypedDict, total=False):

@@ -1,0 +1,279 @@
+"""Policies and schedules on their way in and out: the engine has them as JSON, with times in milliseconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from bucketq import _convert as convert
+from bucketq._convert import Dict
+from bucketq.errors import Invalid
+from bucketq.types.life import ArchiveObject, Archives, Life, Lives, ScheduleInfo
+from bucketq.types.policy import MILLISECONDS, Backoff, Block, Overflow, Policy, Rate
+
+if TYPE_CHECKING:
+    from datetime import datetime, tzinfo
+
+    from bucketq.types.life import Missed
+    from bucketq.types.policy import Changes, Seconds
+
+END_OF_TIME = 253_402_300_800_000
+"""The first millisecond that no datetime can say."""
+
+
+def backoff(value: Backoff, what: str = "backoff") -> Dict:
+    """A back-off as the engine has it."""
+    if not isinstance(value, Backoff):  # pyright: ignore[reportUnnecessaryIsInstance]
+        hint = "Backoff.none() is no waiting" if value is None else "Backoff.fixed(30), Backoff() ..."
+        raise Invalid(f"{what} is {value!r}: give a Backoff; {hint}")
+    base, most = convert.millis(value.base, f"{what}.base"), convert.millis(value.max, f"{what}.max")
+    if not 0 <= value.jitter <= 1:
+        raise Invalid(f"{what}.jitter is {value.jitter!r}: give a share between 0 and 1")
+    match value.kind:
+        case "none":
+            return {"kind": "none"}
+        case "fixed":
+            return {"kind": "fixed", "delay_ms": base}
+        case "linear":
+            return {"kind": "linear", "base_ms": base, "max_ms": most}
+        case "list":
+            delays = [convert.millis(delay, f"{what}.delays") for delay in value.delays]
+            return {"kind": "list", "delays_ms": delays}
+        case "exponential" if base == 0:
+            return {"kind": "none"}
+        case "exponential":
+            jitter = round(value.jitter * 100)
+            return {"kind": "exponential", "base_ms": base, "max_ms": most, "jitter_percent": jitter}
+        case _:
+            raise Invalid(f"{what}.kind is {value.kind!r}: use Backoff.none, fixed, linear or list")
+
+
+def backoff_of(native: Dict) -> Backoff:
+    """A back-off as Python has it."""
+    match native["kind"]:
+        case "none":
+            return Backoff.none()
+        case "fixed":
+            return Backoff.fixed(native["delay_ms"] / 1000)
+        case "linear":
+            return Backoff.linear(native["base_ms"] / 1000, max=native["max_ms"] / 1000)
+        case "list":
+            return Backoff.list(delay / 1000 for delay in native["delays_ms"])
+        case _:
+            base, most = native["base_ms"] / 1000, native["max_ms"] / 1000
+            return Backoff(base, most, native["jitter_percent"] / 100)
+
+
+def overflow(value: Overflow, what: str) -> Any:
+    """What happens beyond the cap, as the engine has it."""
+    match value:
+        case "raise" | "drop_oldest":
+            return value
+        case "block":
+            return overflow(Block(), what)
+        case Block():
+            return {"block": {"timeout_ms": convert.millis(value.timeout, f"{what}.timeout")}}
+        case _:
+            raise Invalid(f"{what} is {value!r}: give 'raise', 'block', 'drop_oldest' or Block(timeout=30)")
+
+
+def overflow_of(native: Any) -> Overflow:
+    """What happens beyond the cap, as Python has it."""
+    return native if isinstance(native, str) else Block(native["block"]["timeout_ms"] / 1000)  # type: ignore[return-value]
+
+
+def rate(value: Rate | str, what: str) -> str:
+    """A rate in the words of the engine, which also says what is wrong with it."""
+    if isinstance(value, Rate):
+        convert.whole(value.count, f"{what}.count", 0, 2**32 - 1)
+        if value.burst is not None:
+            convert.whole(value.burst, f"{what}.burst", 0, 2**32 - 1)
+        return str(value)
+    if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise Invalid(f"{what} is {value!r}: give text such as '100/min', or a Rate")
+    return value
+
+
+def rate_of(native: str) -> Rate:
+    """A rate as Python has it; the engine writes ``100/min`` or ``10/30s burst 1``."""
+    rate, _, burst = native.partition(" burst ")
+    count, _, per = rate.partition("/")
+    unit = per.lstrip("0123456789")
+    many = per[: len(per) - len(unit)]
+    seconds = int(many or 1) * MILLISECONDS[unit] / 1000
+    return Rate(int(count), seconds, int(burst) if burst else None)
+
+
+def flag(value: bool, what: str) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise Invalid(f"{what} is {value!r}: give True or False")
+    return value
+
+
+def count(low: int, most: int) -> Callable[[Any, str], int]:
+    """A whole number within bounds."""
+    return lambda value, what: convert.whole(value, what, low, most)
+
+
+def window(value: Any, what: str) -> int | None:
+    """How long a dedup key counts; none is while the first job is unfinished."""
+    if isinstance(value, str) and value != "unfinished":
+        raise Invalid(f"{what} is {value!r}: give seconds, a timedelta, or 'unfinished'")
+    return None if isinstance(value, str) else convert.millis(value, what)
+
+
+SMALL, LARGE = count(0, 2**32 - 1), count(0, 2**63 - 1)
+CHANGES: dict[str, tuple[str, Callable[[Any, str], Any], str]] = {
+    "max_attempts": ("max_attempts", SMALL, "give a number"),
+    "backoff": ("backoff", backoff, "Backoff.none() is no waiting"),
+    "lease": ("lease_ms", convert.millis, ""),
+    "dead_letter": ("dead_letter", convert.name, ""),
+    "dedup_content": ("dedup_content", flag, "give True or False"),
+    "dedup_window": ("dedup_window_ms", window, ""),
+    "max_pending": ("max_pending", LARGE, ""),
+    "overflow": ("overflow", overflow, "give 'raise', 'block' or 'drop_oldest'"),
+    "group_concurrency": ("group_concurrency", SMALL, "give a number"),
+    "concurrency": ("concurrency", SMALL, ""),
+    "rate": ("rate", rate, ""),
+    "keep": ("keep", LARGE, "give a number, and archive what is to stay"),
+    "keep_for": ("keep_ms", convert.millis, ""),
+    "archive": ("archive", flag, "give True or False"),
+    "archive_for": ("archive_ms", convert.millis, ""),
+    "archive_payloads": ("archive_payloads", flag, "give True or False"),
+}
+"""Of each part of a policy: the engine's name, how it goes in, and what to give instead of None if that is no value."""
+
+
+def changes(given: Changes) -> str:
+    """What is to change, as the engine reads it."""
+    out: Dict = {}
+    if not given:
+        raise Invalid("name what is to change, such as max_attempts=5; policy() reads what there is")
+    for key, value in cast("dict[str, Any]", given).items():
+        if key not in CHANGES:
+            raise TypeError(f"a policy has no {key!r}: {convert.nearest(key, CHANGES)}")
+        name, into, instead = CHANGES[key]
+        if value is None and instead:
+            raise Invalid(f"{key} cannot be None: {instead}")
+        out[name] = None if value is None else into(value, key)
+    return json.dumps(out)
+
+
+def policy(native: Dict) -> Policy:
+    """A policy as Python has it."""
+    fields: dict[str, Any] = {}
+    for key, (name, into, _) in CHANGES.items():
+        value = native[name]
+        if value is not None and into in {convert.millis, window}:
+            value = timedelta(milliseconds=value)
+        fields[key] = value
+    fields["backoff"] = backoff_of(fields["backoff"])
+    fields["overflow"] = overflow_of(fields["overflow"])
+    fields["rate"] = fields["rate"] and rate_of(fields["rate"])
+    return Policy(**fields)
+
+
+def timing(
+    cron: str | None, every: Seconds | None, start: datetime | None, timezone: str | tzinfo | None
+) -> str:
+    """When a schedule enqueues, as the engine reads it."""
+    if (cron is None) == (every is None):
+        raise Invalid("give a cron expression, cron='30 2 * * *', or a distance, every=3600; one of them")
+    if every is not None:
+        if timezone is not None:
+            raise Invalid("timezone goes with cron; start=datetime(...) says when a distance begins")
+        from_ms = None if start is None else convert.moment(start, "start")
+        return json.dumps({"every": {"every_ms": convert.millis(every, "every"), "from_ms": from_ms}})
+    if start is not None:
+        raise Invalid("start goes with every: a cron expression says itself when its times are")
+    zone = "UTC" if timezone is None else getattr(timezone, "key", timezone)
+    if not isinstance(zone, str):
+        raise Invalid(f"timezone is {timezone!r}: give an IANA name such as 'Europe/Berlin', or a ZoneInfo")
+    return json.dumps({"cron": {"expression": convert.name(cron, "cron"), "zone": zone}})
+
+
+def catches_up(missed: Missed) -> bool:
+    """What becomes of missed times."""
+    if missed not in {"skip", "catch_up"}:
+        raise Invalid(f"missed is {missed!r}: give 'skip' or 'catch_up'")
+    return missed == "catch_up"
+
+
+def maybe_time(ms: int | None) -> datetime | None:
+    """The time in UTC; None if there is none, or never."""
+    return None if ms is None or ms >= END_OF_TIME else convert.time(ms)
+
+
+def schedule(native: tuple[Dict, bytes]) -> ScheduleInfo:
+    """A schedule as Python has it."""
+    info, payload = native
+    plan, job = info["schedule"], info["schedule"]["job"]
+    every: Mapping[str, Any] = plan["timing"].get("every", {})
+    cron: Mapping[str, Any] = plan["timing"].get("cron", {})
+    return ScheduleInfo(
+        queue=info["queue"],
+        name=info["name"],
+        cron=cron.get("expression"),
+        timezone=cron.get("zone"),
+        every=timedelta(milliseconds=every["every_ms"]) if every else None,
+        start=maybe_time(every.get("from_ms")),
+        missed=plan["missed"],
+        next_at=maybe_time(info["next_ms"]),
+        last_at=maybe_time(info["last_ms"]),
+        fired=info["fired"],
+        payload=payload,
+        content_type=job["payload"]["content_type"],
+        priority=job["priority"],
+        max_attempts=job["max_attempts"],
+        backoff=job["backoff"] and backoff_of(job["backoff"]),
+        dedup=job["dedup"] and job["dedup"]["key"],
+        group=job["group"],
+        headers=job["headers"],
+    )
+
+
+def archives(native: Dict) -> Archives:
+    """The archive at one commit."""
+
+    def one(native: Dict) -> ArchiveObject:
+        same = ("key", "queue", "bytes", "jobs", "first_seq", "last_seq", "listed_seq")
+        fields: dict[str, Any] = {name: native[name] for name in same}
+        times: dict[str, Any] = {
+            f"{name}_at": convert.time(native[f"{name}_ms"]) for name in ("first", "last", "listed")
+        }
+        return ArchiveObject(
+            **fields,
+            **times,
+            hash=bytes(native["hash"]).hex(),
+            commit_seq=native["seq"],
+        )
+
+    return Archives(native["commit_seq"], tuple(map(one, native["objects"])))
+
+
+def lives(native: tuple[int, list[tuple[Dict, bytes | None, bytes | None, tuple[Any, ...]]]]) -> Lives:
+    """Finished lives at one commit."""
+
+    def one(
+        native: tuple[Dict, bytes | None, bytes | None, tuple[Any, ...]],
+    ) -> Life:
+        fields, payload, result, (wait, ran, enqueued, finished) = native
+        fields = dict(fields)
+        for name in ("enqueued", "first_claimed", "claimed", "finished"):
+            fields[f"{name}_at"] = maybe_time(fields.pop(f"{name}_ms"))
+        fields["run_at"] = convert.time(fields.pop("run_at_ms"))
+        fields |= {"payload": payload, "result_payload": result}
+        del fields["result"]
+        return Life(
+            wait=None if wait is None else timedelta(milliseconds=wait),
+            ran=None if ran is None else timedelta(milliseconds=ran),
+            enqueue_commit_seq=enqueued,
+            finish_commit_seq=finished,
+            **fields,
+        )
+
+    commit_seq, all = native
+    return Lives(commit_seq, tuple(map(one, all)))

@@ -1,0 +1,170 @@
+"""Policies: what applies to all jobs of a queue, kept in the queue file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Final, Literal, TypedDict
+
+from bucketq import _convert as convert
+
+Seconds = float | timedelta
+"""A duration: seconds, or a timedelta."""
+
+
+class FromPolicy(Enum):
+    """The type of ``POLICY``."""
+
+    POLICY = "policy"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+POLICY: Final = FromPolicy.POLICY
+"""As the policy of the queue says."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Backoff:
+    """How long a failed job waits: ``base`` after the first failure, doubling up to ``max``.
+
+    The upper ``jitter`` share of each delay is random. ``none``, ``fixed``, ``linear`` and ``list`` make other kinds.
+
+    >>> Backoff.fixed(30)
+    Backoff.fixed(30)
+    """
+
+    base: Seconds = 1.0
+    max: Seconds = 3600.0
+    jitter: float = 0.5
+    kind: Literal["exponential", "none", "fixed", "linear", "list"] = "exponential"
+    delays: tuple[Seconds, ...] = ()
+
+    @classmethod
+    def none(cls) -> Backoff:
+        """No waiting."""
+        return cls(0.0, 0.0, 0.0, "none")
+
+    @classmethod
+    def fixed(cls, delay: Seconds) -> Backoff:
+        """The same after each failure."""
+        return cls(delay, delay, 0.0, "fixed")
+
+    @classmethod
+    def linear(cls, base: Seconds, *, max: Seconds = 3600.0) -> Backoff:
+        """``base`` more with each failure, up to ``max``."""
+        return cls(base, max, 0.0, "linear")
+
+    @classmethod
+    def list(cls, delays: Iterable[Seconds]) -> Backoff:
+        """These, one after the other; the last one again and again."""
+        return cls(0.0, 0.0, 0.0, "list", tuple(delays))
+
+    def __repr__(self) -> str:
+        match self.kind:
+            case "none":
+                return "Backoff.none()"
+            case "fixed":
+                return f"Backoff.fixed({self.base!r})"
+            case "linear":
+                return f"Backoff.linear({self.base!r}, max={self.max!r})"
+            case "list":
+                return f"Backoff.list({[*self.delays]!r})"
+            case _:
+                return f"Backoff(base={self.base!r}, max={self.max!r}, jitter={self.jitter!r})"
+
+
+MILLISECONDS = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000, "ms": 1}
+"""Units of a rate, in milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many claims in so much time: a bucket of ``burst`` that refills evenly, of ``count`` unless told otherwise.
+
+    >>> str(Rate(100, per=60, burst=5))
+    '100/min burst 5'
+    """
+
+    count: int
+    per: Seconds = 1.0
+    burst: int | None = None
+
+    def __str__(self) -> str:
+        ms = convert.millis(self.per, "per")
+        unit, size = next(((unit, size) for unit, size in MILLISECONDS.items() if ms % size == 0), ("ms", 1))
+        many = "" if ms == size else ms // size
+        return f"{self.count}/{many}{unit}" + ("" if self.burst is None else f" burst {self.burst}")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """An enqueue into a full queue waits this long for room; then it is QueueFull."""
+
+    timeout: Seconds = 30.0
+
+
+Overflow = Literal["raise", "block", "drop_oldest"] | Block
+"""What an enqueue into a full queue does: QueueFull, wait (``block`` is ``Block()``), or cancel the oldest jobs."""
+
+
+class Changes(TypedDict, total=False):
+    """What of a policy is to change; what is not named stays. None lifts a limit."""
+
+    max_attempts: int
+    """Claims a job gets before it is dead."""
+    backoff: Backoff
+    """Waiting time between the attempts of a job."""
+    lease: Seconds | None
+    """How long a claim holds its jobs; None: without end, so no job is handed out twice (at most once)."""
+    dead_letter: str | None
+    """The queue that dead jobs move to; None leaves them in this one."""
+    dedup_content: bool
+    """A job without a dedup key gets one from its content."""
+    dedup_window: Seconds | Literal["unfinished"] | None
+    """How long a dedup key counts; None or ``unfinished``: while the first job is unfinished."""
+    max_pending: int | None
+    """Most scheduled and ready jobs that an enqueue may leave behind."""
+    overflow: Overflow
+    """What an enqueue does that would leave more."""
+    group_concurrency: int
+    """Jobs of one group that may be leased together."""
+    concurrency: int | None
+    """Jobs of the queue that may be leased together, by all processes."""
+    rate: Rate | str | None
+    """How fast jobs may be claimed, by all processes: ``"100/min"``, ``"10/30s burst 1"``."""
+    keep: int
+    """So many finished jobs are kept: of those that are done or cancelled, and again of the dead ones."""
+    keep_for: Seconds | None
+    """None is kept for longer than this after its end."""
+    archive: bool
+    """What is not kept is written to the archive first."""
+    archive_for: Seconds | None
+    """An archive object is given up when its newest life ended longer ago than this."""
+    archive_payloads: bool
+    """Payloads are archived too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What applies to the jobs of a queue; see ``Changes`` for what each says."""
+
+    max_attempts: int
+    backoff: Backoff
+    lease: timedelta | None
+    dead_letter: str | None
+    dedup_content: bool
+    dedup_window: timedelta | None
+    max_pending: int | None
+    overflow: Overflow
+    group_concurrency: int
+    concurrency: int | None
+    rate: Rate | None
+    keep: int
+    keep_for: timedelta | None
+    archive: bool
+    archive_for: timedelta | None
+    archive_payloads: bool
