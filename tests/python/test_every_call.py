@@ -1,6 +1,7 @@
 """Every public call, on both faces and every store; and on a file that is closed. A new call has to be added here."""
 
 import inspect
+from datetime import UTC, datetime
 
 import pytest
 
@@ -100,6 +101,27 @@ async def file_get(w):
 
 async def file_list(w):
     assert [job.id for job in (await w.file.list(["done"], queue="q")).jobs] == [w.done]
+
+
+async def file_requeue_all(w):
+    assert await w.file.requeue_all(["done"], queue="q") == 1
+
+
+async def file_schedules(w):
+    assert await w.file.schedules() == []
+
+
+async def file_archive(w):
+    await w.q.configure(archive=True, keep=0)
+    assert await w.file.archive() == 1
+
+
+async def file_archives(w):
+    assert (await w.file.archives(queue="q", after=0)).objects == ()
+
+
+async def file_lives(w):
+    assert [life.id for life in (await w.file.lives(queue="q", limit=5)).lives] == [w.done]
 
 
 async def file_stats(w):
@@ -210,6 +232,36 @@ async def queue_resume(w):
     assert not (await w.q.counts()).paused
 
 
+async def queue_requeue_all(w):
+    await w.job.reject("never")
+    assert await w.q.requeue_all(error="ever") == 1
+
+
+async def queue_drain(w):
+    assert await w.q.drain(timeout=0) == 2
+
+
+async def queue_configure(w):
+    assert (await w.q.configure(max_attempts=3)).max_attempts == 3
+
+
+async def queue_policy(w):
+    assert (await w.q.policy()).max_attempts == 10
+
+
+async def queue_schedule(w):
+    assert await w.q.schedule("hourly", 1, cron="@hourly") > datetime.now(UTC)
+
+
+async def queue_unschedule(w):
+    assert not await w.q.unschedule("hourly")
+
+
+async def queue_schedules(w):
+    await w.q.schedule("hourly", 1, every=3600)
+    assert [one.name for one in await w.q.schedules()] == ["hourly"]
+
+
 async def job_ack(w):
     await w.job.ack(result=1, then=[New("next")])
     assert await w.counts() == {"done": 2, "leased": 1, "ready": 2}
@@ -264,6 +316,17 @@ async def atomic_rest(w):
     assert await w.counts() == {"dead": 1, "ready": 2}
 
 
+async def atomic_policy(w):
+    async with w.file.atomic() as tx:
+        tx.configure("q", max_attempts=3)
+        tx.schedule("q", "hourly", 1, every=3600)
+        tx.unschedule("q", "hourly")
+        tx.drain("q")
+    policy, at, was_there, leased = tx.results
+    assert (policy, was_there, leased) == (await w.q.policy(), True, 2)
+    assert (policy.max_attempts, at > datetime.now(UTC)) == (3, True)
+
+
 CALLS = {
     "open": opens,
     "probe": probes,
@@ -279,6 +342,11 @@ CALLS = {
     "QueueFile.atomic": file_atomic,
     "QueueFile.get": file_get,
     "QueueFile.list": file_list,
+    "QueueFile.requeue_all": file_requeue_all,
+    "QueueFile.schedules": file_schedules,
+    "QueueFile.archive": file_archive,
+    "QueueFile.archives": file_archives,
+    "QueueFile.lives": file_lives,
     "QueueFile.stats": file_stats,
     "QueueFile.history": file_history,
     "QueueFile.workload": file_workload,
@@ -303,6 +371,13 @@ CALLS = {
     "Queue.purge": queue_purge,
     "Queue.pause": queue_pause,
     "Queue.resume": queue_resume,
+    "Queue.requeue_all": queue_requeue_all,
+    "Queue.drain": queue_drain,
+    "Queue.configure": queue_configure,
+    "Queue.policy": queue_policy,
+    "Queue.schedule": queue_schedule,
+    "Queue.unschedule": queue_unschedule,
+    "Queue.schedules": queue_schedules,
     "Job.ack": job_ack,
     "Job.nack": job_nack,
     "Job.release": job_release,
@@ -311,10 +386,12 @@ CALLS = {
     "Jobs.close": jobs_close,
     "Atomic.ack": atomic_all,
     "Atomic.release": atomic_rest,
+    "Atomic.drain": atomic_policy,
 }
 TOGETHER = {
     "Atomic.ack": ("nack", "enqueue", "cancel", "requeue", "pause", "resume", "results"),
     "Atomic.release": ("reject", "purge"),
+    "Atomic.drain": ("configure", "schedule", "unschedule"),
 }
 """Changes of one atomic are tried with each other."""
 APART = {"Worker"}
