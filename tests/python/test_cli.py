@@ -28,6 +28,7 @@ COMMANDS = [
     ),
     *("claim", "ack", "nack", "extend", "worker", "doctor", "probe", "fit"),
     *("sync", "snapshot", "export", "check", "restore", "collect", "history"),
+    *("policy", "configure", "drain", "schedule", "unschedule", "schedules", "lives", "archive", "archives"),
 ]
 
 

@@ -56,10 +56,35 @@ JobId = Annotated[str, typer.Argument(help="The id of the job.", show_default=Fa
 
 EXITS: dict[str, int] = {name: code for name, _, code in errors.table()}
 NEXT: dict[str, str] = {name: step for name, step, _ in errors.table()}
-COMMANDS = ("files", "jobs", "leases", "work", "local", "operate", "doctor", "probe", "fit")
+ADVICE = {
+    "blocked": "make room, or give the policy of the queue a longer block",
+    "clock_skew": "set this machine's clock, with NTP",
+    "denied": "check the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or BUCKETQ_ACCESS_KEY "
+    "and BUCKETQ_SECRET_KEY, which need GetObject, PutObject, DeleteObject and ListBucket here; "
+    "of a directory, its permissions",
+    "draining": "bucketq resume lets jobs in again",
+    "no_compare_and_swap": "this store cannot keep a queue file; docs/stores.md lists those that can",
+    "no_such_bucket": "make the bucket or the directory, or correct the URL",
+    "no_such_file": "run: bucketq init",
+    "unreachable": "check the endpoint, the network and the region",
+}
+"""What to do next, where the code of an error tells more than its kind."""
+COMMANDS = (
+    "files",
+    "jobs",
+    "leases",
+    "work",
+    "policies",
+    "local",
+    "operate",
+    "archive",
+    "doctor",
+    "probe",
+    "fit",
+)
 """Files whose import registers commands, in the order of the help."""
 DECLINED = 1
-"""Somebody was asked and said no."""
+"""Somebody was asked and said no; or jobs that were waited for are not over."""
 INTERRUPTED = 130
 """As shells have it for SIGINT."""
 
@@ -137,6 +162,11 @@ def ask(question: str) -> None:
         raise typer.Exit(DECLINED)
 
 
+def advice(error: Error) -> str | None:
+    """What to do next."""
+    return ADVICE.get(error.code) or NEXT.get(type(error).__name__)
+
+
 def fail(error: Error, *, as_json: bool) -> int:
     """Tell an error and answer its exit code."""
     kind = type(error).__name__
@@ -146,7 +176,7 @@ def fail(error: Error, *, as_json: bool) -> int:
         from rich.markup import escape
 
         notes: list[str] = getattr(error, "__notes__", [])
-        complain(f"{escape(error.message)} [dim]({error.code})[/]", then=NEXT.get(kind))
+        complain(f"{escape(error.message)} [dim]({error.code})[/]", then=advice(error))
         for note in notes:
             err.print(f"       {escape(note)}", style="dim")
     return EXITS.get(kind, 1)

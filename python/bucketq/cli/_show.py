@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bucketq import JobDetail, JobInfo, QueueInfo, State
+from bucketq import Attempt, JobDetail, JobInfo, QueueInfo, Rate, State
 from bucketq._show import STATES
 
 COLOURS: dict[State, str] = {
@@ -102,7 +102,9 @@ def queues(infos: Iterable[QueueInfo], *, width: int) -> Table:
     rows: list[list[Text]] = []
     for info in infos:
         name = Text(info.name)
-        if info.paused:
+        if info.draining:
+            name = Text.assemble(("draining ", "yellow"), name)
+        elif info.paused:
             name = Text.assemble(("paused ", "yellow"), name)
         counts = [
             Text(f"{info.counts[one]:,}", style=COLOURS[one] if info.counts[one] else "dim") for one in STATES
@@ -180,12 +182,23 @@ def detail(job: JobDetail) -> Table:
     line("worker", job.worker)
     line("fence", job.fence)
     line("last error", job.last_error)
+    for one in job.attempts:
+        earlier = "" if one.run == job.run else f"run {one.run}, "
+        line(f"attempt {one.attempt}", earlier + ending(one, now))
     line("payload", f"{size(job.size)}, {job.content_type}")
     line("", preview(job.payload))
     if job.result_payload is not None:
         line("result", f"{size(len(job.result_payload))}, {job.result_content_type}")
         line("", preview(job.result_payload))
     return result
+
+
+def ending(one: Attempt, now: datetime) -> str:
+    """How an attempt ended, in a line."""
+    worker = "" if one.worker is None else f" by {one.worker}"
+    lasted = "" if one.claimed_at is None else f" after {span(one.ended_at - one.claimed_at)}"
+    said = "" if one.error is None else f": {one.error}"
+    return f"{one.ended}{lasted}{worker}, {when(one.ended_at, now)}{said}"
 
 
 def preview(payload: bytes) -> Text:
@@ -208,6 +221,8 @@ def plain(value: Any) -> Any:
             return value.isoformat()
         case timedelta():
             return value.total_seconds()
+        case Rate():
+            return str(value)
         case Mapping():
             pairs = cast(Mapping[str, Any], value)
             return {key: plain(part) for key, part in pairs.items()}
@@ -218,7 +233,7 @@ def plain(value: Any) -> Any:
             own |= body("payload", value.payload, value.content_type)
             if value.result_payload is not None:
                 own |= body("result", value.result_payload, value.result_content_type or "")
-            return own
+            return own | {"attempts": plain(value.attempts)}
         case _ if is_dataclass(value):
             return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
         case _:

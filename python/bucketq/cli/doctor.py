@@ -14,20 +14,11 @@ import typer
 import bucketq
 from bucketq import Error, QueueFile
 from bucketq.cli import _show as show
-from bucketq.cli._app import EXITS, NEXT, Json, SettingsFile, Url, answer, command, out
+from bucketq.cli._app import EXITS, Json, SettingsFile, Url, advice, answer, command, out
 from bucketq.settings import load as settings_of
 
 PROBE_QUEUE = "bucketq-doctor"
 ROUNDS = 5
-
-ADVICE = {
-    "denied": "the credentials need GetObject, PutObject, DeleteObject and ListBucket on this prefix",
-    "no_such_bucket": "make the bucket or the directory, or correct the URL",
-    "unreachable": "check the endpoint, the network and the region",
-    "clock_skew": "set this machine's clock, with NTP",
-    "no_compare_and_swap": "this store cannot keep a queue file; docs/stores.md lists those that can",
-    "no_such_file": "run: bucketq init",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +84,7 @@ def examine(
         try:
             findings.append(Finding(what, True, look()))
         except Error as error:
-            advice = ADVICE.get(error.code) or NEXT.get(type(error).__name__)
-            findings.append(Finding(what, False, str(error), advice))
+            findings.append(Finding(what, False, str(error), advice(error)))
             return error
         return None
 

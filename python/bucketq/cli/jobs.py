@@ -14,6 +14,7 @@ from bucketq import Invalid, New, NotFound, QueueFile, State
 from bucketq._convert import nearest
 from bucketq._show import STATES
 from bucketq.cli import _show as show
+from bucketq.cli import _words as words
 from bucketq.cli._app import (
     JobId,
     Json,
@@ -60,8 +61,26 @@ def enqueue(
     dedup: Annotated[
         str | None, typer.Option(help="A key that keeps a second one out.", show_default=False)
     ] = None,
+    dedup_window: Annotated[
+        str | None,
+        typer.Option(help="How long the key counts: 1h; or unfinished.", show_default=False),
+    ] = None,
+    backoff: Annotated[
+        str | None,
+        typer.Option(help="Waiting time between attempts, as of configure.", show_default=False),
+    ] = None,
     group: Annotated[
         str | None, typer.Option(help="Jobs of a group run one at a time.", show_default=False)
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Not before this time: 2026-12-31T18:00.", show_default=False)
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(help="A fact beside the data, name=text; may be repeated.", show_default=False),
+    ] = None,
+    id: Annotated[
+        str | None, typer.Option(help="A UUID of your own: twice is once.", show_default=False)
     ] = None,
     content_type: Annotated[str | None, typer.Option(help="What the data are.", show_default=False)] = None,
     *,
@@ -76,22 +95,38 @@ def enqueue(
         "dedup": dedup,
         "group": group,
         "content_type": content_type,
+        "backoff": None if backoff is None else words.backoff(backoff, "--backoff"),
+        "at": None if at is None else words.moment(at, "--at"),
+        "headers": None if header is None else headers(header),
+        "id": id,
     }
     extras: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if dedup_window is not None:
+        extras["dedup_window"] = words.window(dedup_window, "--dedup-window")
     if (data is None) == (lines is None):
         raise Invalid("give the data, - for standard input, or --lines FILE")
     with place.open(create=True) as file:
         if lines is not None:
-            if dedup is not None:
-                raise Invalid("--dedup with --lines would keep all but one of them out")
+            if dedup is not None or id is not None:
+                raise Invalid("--dedup or --id with --lines would keep all but one of them out")
             many(file, queue, lines, extras, as_json=json)
             return
         payload = sys.stdin.buffer.read() if data == "-" else data or ""
         receipt = file.queue(queue).enqueue(meant(payload, content_type), **extras)
     if json:
-        answer({"id": receipt.id, "deduplicated": receipt.deduplicated, "commit_seq": receipt.commit_seq})
+        answer(show.plain(receipt))
     else:
         say(receipt.id + ("  [dim]was there already[/]" if receipt.deduplicated else ""))
+        if receipt.dropped:
+            err.print(f"to make room, dropped {', '.join(receipt.dropped)}", style="dim")
+
+
+def headers(pairs: list[str]) -> dict[str, str]:
+    """What stands before and after each =."""
+    for pair in pairs:
+        if "=" not in pair:
+            raise Invalid(f"--header is {pair!r}: write name=text")
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def meant(payload: str | bytes, content_type: str | None) -> Any:
@@ -156,6 +191,9 @@ def ls(
     state: StateNames = None,
     group: Annotated[str | None, typer.Option(help="Only this group.", show_default=False)] = None,
     expired: Annotated[bool, typer.Option("--expired", help="Only those whose lease has run out.")] = False,
+    error: Annotated[
+        str | None, typer.Option(help="Only those whose last error has this text.", show_default=False)
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1)] = 50,
     after: Annotated[int | None, typer.Option(help="Where the last page ended.", show_default=False)] = None,
     *,
@@ -171,6 +209,7 @@ def ls(
                 queue=queue,
                 group=group,
                 expired=expired,
+                error=error,
                 after=after,
                 limit=min(limit - len(found), 1000),
             )
@@ -212,12 +251,38 @@ def show_job(
         out.print(show.detail(job), soft_wrap=False)
 
 
-@command("bucketq requeue 0192f0c1-...", "Jobs")
-def requeue(id: JobId, *, place: Place, json: Json = False) -> None:
-    """Give a finished job a fresh life at the end of the line."""
+@command('bucketq requeue --queue emails --error "no answer"', "Jobs")
+def requeue(
+    id: Annotated[str | None, typer.Argument(help="The id of one job.", show_default=False)] = None,
+    queue: Annotated[str | None, typer.Option(help="Or those of this queue.", show_default=False)] = None,
+    state: StateNames = None,
+    group: Annotated[str | None, typer.Option(help="Only this group.", show_default=False)] = None,
+    error: Annotated[
+        str | None, typer.Option(help="Only those whose last error has this text.", show_default=False)
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Those of every queue.")] = False,
+    *,
+    place: Place,
+    json: Json = False,
+) -> None:
+    """Give finished jobs fresh lives at the end of the line: one by its id, or many.
+
+    Of many those that are dead, unless --state says otherwise.
+    """
+    if id is not None:
+        if every or any(one is not None for one in (queue, state, group, error)):
+            raise Invalid("an id names one job: leave the other options out, or the id")
+        with place.open() as file:
+            run = found(file, id).requeue(id)
+        answer({"id": id, "run": run}) if json else say(f"{id} is ready again, run {run}")
+        return
+    if not every and queue is None and group is None and error is None:
+        raise Invalid("say which: the id of a job, --queue, --group, --error, or --all for every dead job")
+    if every and queue is not None:
+        raise Invalid("--all is every queue, --queue is one: give one of them")
     with place.open() as file:
-        run = found(file, id).requeue(id)
-    answer({"id": id, "run": run}) if json else say(f"{id} is ready again, run {run}")
+        count = file.requeue_all(states(state), queue=queue, group=group, error=error)
+    answer({"requeued": count}) if json else say(f"{show.plural(count, 'job')} ready again")
 
 
 @command("bucketq cancel 0192f0c1-...", "Jobs")

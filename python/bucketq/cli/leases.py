@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from bucketq import Invalid, State
+from bucketq import POLICY, Invalid, State
 from bucketq._lease import Lease, keep
 from bucketq.cli import _show as show
+from bucketq.cli import _words as words
 from bucketq.cli._app import (
     JobId,
     Json,
@@ -32,7 +33,13 @@ NO_JOB = 3
 @command("bucketq claim emails --lease 300 --json", "Work")
 def claim(
     queue: QueueName,
-    lease: Annotated[float, typer.Option(help="Seconds for which nobody else gets it.")] = 60,
+    lease: Annotated[
+        str | None,
+        typer.Option(
+            help="How long nobody else gets it: 90s, 5min, none; what the policy says when not given.",
+            show_default=False,
+        ),
+    ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for a job.")] = 0,
     worker: Annotated[str | None, typer.Option(help="Who works on it.", show_default=False)] = None,
     payload: Annotated[bool, typer.Option("--payload", help="Write only the payload, as it is.")] = False,
@@ -45,7 +52,8 @@ def claim(
     End it with ack or nack, its id and the token. Exit code 3: there is no job.
     """
     with place.open() as file:
-        job = file.queue(queue).claim_one(lease=lease, wait=wait, worker=worker)
+        held = POLICY if lease is None else words.seconds_or_none(lease, "--lease")
+        job = file.queue(queue).claim_one(lease=held, wait=wait, worker=worker)
         if job is None:
             if not json:
                 complain(f"no job in {queue}")

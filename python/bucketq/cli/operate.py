@@ -108,6 +108,8 @@ def restore(
 
     Stop the workers before: what was committed after the export is undone.
     """
+    if not image.is_file():
+        raise Invalid(f"there is no file {image}: name one that bucketq export has written", "image")
     if not yes and not sys.stdin.isatty():
         raise Invalid(
             "everything committed after the export would be undone: say --yes where nobody can be asked"

@@ -1,0 +1,271 @@
+"""Commands about what applies to a queue as a whole: policy, configure, drain, schedule, unschedule, schedules."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from bucketq import Backoff, Invalid, Policy, ScheduleInfo
+from bucketq.cli import _show as show
+from bucketq.cli import _words as words
+from bucketq.cli._app import DECLINED, Json, Place, QueueName, answer, command, err, out, say
+from bucketq.cli.jobs import meant
+
+PANEL = "Policies"
+NOT_THERE = 3
+"""The exit code of an unschedule that found nothing: that of NotFound."""
+
+YesNo = Literal["yes", "no"]
+DEFAULTS = {
+    "max_attempts": 10,
+    "backoff": Backoff(),
+    "lease": 60.0,
+    "group_concurrency": 1,
+    "dedup_window": 3600.0,
+    "keep": 1000,
+    "overflow": "raise",
+    "archive_payloads": True,
+}
+
+
+def option(help: str, *names: str) -> Any:
+    return typer.Option(*names, help=help, show_default=False)
+
+
+@command("bucketq policy emails", PANEL)
+def policy(queue: QueueName, *, place: Place, json: Json = False) -> None:
+    """What applies to all jobs of a queue. What is not the default is bold."""
+    with place.open() as file:
+        found = file.queue(queue).policy()
+    tell(found, as_json=json)
+
+
+@command("bucketq configure emails --max-attempts 5 --rate 100/min --lease 5min", PANEL)
+def configure(
+    queue: QueueName,
+    max_attempts: Annotated[int | None, option("Claims a job gets before it is dead.")] = None,
+    backoff: Annotated[
+        str | None,
+        option("none, 'fixed 30s', 'linear 5s 10min', 'exponential 1s 1h 50%', or delays: 5s,30s."),
+    ] = None,
+    lease: Annotated[
+        str | None, option("How long a claim holds its jobs; none: without end, at most once.")
+    ] = None,
+    dead_letter: Annotated[str | None, option("The queue that dead jobs move to, or none.")] = None,
+    dedup_content: Annotated[
+        YesNo | None, option("A job without a dedup key gets one from its content.")
+    ] = None,
+    dedup_window: Annotated[
+        str | None, option("How long a dedup key counts; or unfinished: while the first job is.")
+    ] = None,
+    max_pending: Annotated[
+        str | None, option("Most scheduled and ready jobs an enqueue may leave, or none.")
+    ] = None,
+    overflow: Annotated[
+        str | None, option("What happens beyond that: raise, 'block 30s', drop_oldest.")
+    ] = None,
+    group_concurrency: Annotated[
+        int | None, option("Jobs of one group that may be worked on together.")
+    ] = None,
+    concurrency: Annotated[
+        str | None, option("Jobs of the queue that may be worked on together, or none.")
+    ] = None,
+    rate: Annotated[
+        str | None, option("How fast jobs may be claimed: 100/min, '10/30s burst 1', none.")
+    ] = None,
+    keep: Annotated[int | None, option("Finished jobs that are kept; dead ones again as many.")] = None,
+    keep_for: Annotated[str | None, option("None is kept for longer after its end; or none.")] = None,
+    archive: Annotated[YesNo | None, option("What is not kept is archived first.")] = None,
+    archive_for: Annotated[str | None, option("How long archive objects are kept, or none.")] = None,
+    archive_payloads: Annotated[YesNo | None, option("Payloads are archived too.")] = None,
+    *,
+    place: Place,
+    json: Json = False,
+) -> None:
+    """Change what applies to all jobs of a queue, for all processes: what is named."""
+    given: dict[str, tuple[Any, Any]] = {
+        "max_attempts": (max_attempts, None),
+        "backoff": (backoff, words.backoff),
+        "lease": (lease, words.seconds_or_none),
+        "dead_letter": (dead_letter, words.text_or_none),
+        "dedup_content": (dedup_content, words.yes),
+        "dedup_window": (dedup_window, words.window),
+        "max_pending": (max_pending, words.number_or_none),
+        "overflow": (overflow, words.overflow),
+        "group_concurrency": (group_concurrency, None),
+        "concurrency": (concurrency, words.number_or_none),
+        "rate": (rate, words.text_or_none),
+        "keep": (keep, None),
+        "keep_for": (keep_for, words.seconds_or_none),
+        "archive": (archive, words.yes),
+        "archive_for": (archive_for, words.seconds_or_none),
+        "archive_payloads": (archive_payloads, words.yes),
+    }
+    changes: dict[str, Any] = {
+        name: value if read is None else read(value, f"--{name.replace('_', '-')}")
+        for name, (value, read) in given.items()
+        if value is not None
+    }
+    if not changes:
+        raise Invalid(
+            f"name what is to change, such as --max-attempts 5; bucketq policy {queue} shows what there is"
+        )
+    with place.open() as file:
+        found = file.queue(queue).configure(**changes)
+    tell(found, as_json=json)
+
+
+def tell(policy: Policy, *, as_json: bool) -> None:
+    """The policy, a line a part."""
+    if as_json:
+        answer(show.plain(policy))
+        return
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for part in fields(policy):
+        value = getattr(policy, part.name)
+        is_default = show.plain(value) == show.plain(DEFAULTS.get(part.name, value or None))
+        style = "" if is_default and (part.name in DEFAULTS or not value) else "bold"
+        table.add_row(part.name.replace("_", "-"), Text(words.policy_words(part.name, value), style=style))
+    out.print(table, soft_wrap=False)
+
+
+@command("bucketq drain emails --timeout 5min", PANEL)
+def drain(
+    queue: QueueName,
+    timeout: Annotated[str | None, option("Wait at most this long for jobs that are worked on.")] = None,
+    *,
+    place: Place,
+    json: Json = False,
+) -> None:
+    """Take in no more jobs and give none out, and wait until nobody works on any.
+
+    Lasts until the queue is resumed. Exit code 1: some are still worked on after the timeout.
+    """
+    limit = None if timeout is None else words.seconds(timeout, "--timeout")
+    with place.open() as file:
+        left = file.queue(queue).drain(timeout=limit)
+    if json:
+        answer({"queue": queue, "leased": left})
+    elif left:
+        err.print(f"{queue} takes and gives no more; {show.plural(left, 'job')} still worked on")
+    else:
+        say(f"{queue} is drained, until bucketq resume {queue}")
+    if left:
+        raise typer.Exit(DECLINED)
+
+
+ScheduleName = Annotated[str, typer.Argument(help="The name of the schedule.", show_default=False)]
+
+
+@command(
+    """bucketq schedule reports nightly '{"kind": "day"}' --cron "30 2 * * *" --timezone Europe/Berlin""",
+    PANEL,
+)
+def schedule(
+    queue: QueueName,
+    name: ScheduleName,
+    data: Annotated[
+        str, typer.Argument(help="The data of each job: JSON, or else text.", show_default=False)
+    ],
+    cron: Annotated[
+        str | None, option("Minute, hour, day, month, day of the week; or @hourly and the like.")
+    ] = None,
+    timezone: Annotated[str | None, option("Where that is: Europe/Berlin; UTC when not given.")] = None,
+    every: Annotated[str | None, option("At equal distances instead: 90s, 15min, 1d.")] = None,
+    start: Annotated[str | None, option("The first time of those: 2026-12-31T18:00.")] = None,
+    missed: Annotated[
+        Literal["skip", "catch_up"],
+        typer.Option(help="Of times that passed while nobody claimed: the newest alone, or each."),
+    ] = "skip",
+    priority: Annotated[int | None, option("Lower runs first.")] = None,
+    attempts: Annotated[int | None, option("Attempts before a job is dead.")] = None,
+    backoff: Annotated[str | None, option("Waiting time between attempts, as of configure.")] = None,
+    group: Annotated[str | None, option("The group of its jobs.")] = None,
+    *,
+    place: Place,
+    json: Json = False,
+) -> None:
+    """Enqueue a job again and again; in place of what had that name."""
+    extras: dict[str, Any] = {"priority": priority, "max_attempts": attempts, "group": group}
+    if backoff is not None:
+        extras["backoff"] = words.backoff(backoff, "--backoff")
+    if (cron is None) == (every is None):
+        raise Invalid("say when: --cron '30 2 * * *', or --every 1h; one of them")
+    if timezone is not None and every is not None:
+        raise Invalid("--timezone goes with --cron; --start says when --every begins")
+    with place.open() as file:
+        at = file.queue(queue).schedule(
+            name,
+            meant(data, None),
+            cron=cron,
+            every=None if every is None else words.seconds(every, "--every"),
+            start=None if start is None else words.moment(start, "--start"),
+            timezone=timezone,
+            missed=missed,
+            **{key: value for key, value in extras.items() if value is not None},
+        )
+    if json:
+        answer({"queue": queue, "name": name, "next_at": show.plain(at)})
+    else:
+        say(f"{name} is next due {show.moment(at, datetime.now(UTC))}")
+
+
+@command("bucketq unschedule reports nightly", PANEL)
+def unschedule(queue: QueueName, name: ScheduleName, *, place: Place, json: Json = False) -> None:
+    """Take a schedule away; what it has enqueued stays. Exit code 3: there was none of that name."""
+    with place.open() as file:
+        was_there = file.queue(queue).unschedule(name)
+    if json:
+        answer({"queue": queue, "name": name, "was_there": was_there})
+    elif was_there:
+        say(f"{name} is gone")
+    else:
+        err.print(f"{queue} has no schedule {name}; bucketq schedules {queue} lists them")
+    if not was_there:
+        raise typer.Exit(NOT_THERE)
+
+
+@command("bucketq schedules reports", PANEL)
+def schedules(
+    queue: Annotated[str | None, typer.Argument(help="Only this queue.", show_default=False)] = None,
+    *,
+    place: Place,
+    json: Json = False,
+) -> None:
+    """What is enqueued again and again, and when next."""
+    with place.open() as file:
+        found = file.schedules() if queue is None else file.queue(queue).schedules()
+    if json:
+        for one in found:
+            own = show.plain(one)
+            for part in ("payload", "content_type"):
+                del own[part]
+            answer(own | show.body("payload", one.payload, one.content_type))
+    elif found:
+        out.print(picture(found), soft_wrap=False)
+    else:
+        err.print("no schedules", style="dim")
+
+
+def picture(found: list[ScheduleInfo]) -> Table:
+    """One line a schedule."""
+    now = datetime.now(UTC)
+    head = ["queue", "name", "when", "next", "fired"]
+    rows = [
+        [
+            Text(one.queue),
+            Text(one.name),
+            Text(f"{one.cron} {one.timezone}" if one.every is None else f"every {words.span(one.every)}"),
+            Text(show.when(one.next_at, now, short=True) or "never"),
+            Text(f"{one.fired:,}"),
+        ]
+        for one in found
+    ]
+    return show.table(head, rows, width=out.width, right=("fired",), give="when")
