@@ -56,6 +56,30 @@ fn a_time_fires_once_and_a_waiting_claim_wakes_for_it() {
 }
 
 #[test]
+fn a_schedule_may_begin_in_any_year_that_can_be_written_down() {
+    let mut w = World::default();
+    let year_2099 = 4_070_908_800_000;
+    let far = |from_ms| Timing::Every { every_ms: 1, from_ms: Some(from_ms) };
+    assert_eq!(w.ok(&make("tick", far(year_2099), Missed::Skip)), Outcome::Scheduled { next_ms: year_2099 });
+    for outside in [-1, 253_402_300_800_000] {
+        assert_eq!(w.refused(&make("tick", far(outside), Missed::Skip)).code(), Code::Argument);
+    }
+}
+
+#[test]
+fn the_same_schedule_is_known_again_though_its_job_has_another_id_and_time() {
+    let mut w = World::default();
+    w.ok(&make("tick", every(100), Missed::Skip));
+    let before = schedules(&mut w);
+    let mut again = make("tick", every(100), Missed::Skip);
+    if let Op::Schedule { schedule, .. } = &mut again {
+        (schedule.job.id, schedule.job.when) = (id(9), When::In(5));
+    }
+    w.ok(&again);
+    assert_eq!(schedules(&mut w), before);
+}
+
+#[test]
 fn missed_times_are_skipped_but_for_the_newest_or_caught_up_with() {
     let mut w = World::default();
     w.ok(&make("skip", every(100), Missed::Skip));

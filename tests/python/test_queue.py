@@ -156,10 +156,10 @@ async def test_lower_priority_runs_first(box):
         assert [job.data for job in await q.claim(3)] == ["a", "b", "c"]
 
 
-async def test_a_dedup_key_keeps_the_second_job_out(box):
+async def test_a_dedup_key_keeps_the_second_job_out_while_the_first_is_unfinished(box):
     async with await box.open() as file:
         q = file.queue("q")
-        first = await q.enqueue(1, dedup="welcome-42")
+        first = await q.enqueue(1, dedup="welcome-42", dedup_window="unfinished")
         second = await q.enqueue(2, dedup="welcome-42")
         assert second.deduplicated
         assert second.id == first.id
@@ -167,12 +167,13 @@ async def test_a_dedup_key_keeps_the_second_job_out(box):
         assert not (await q.enqueue(3, dedup="welcome-42")).deduplicated
 
 
-async def test_a_dedup_window_outlives_the_job(memory):
+@pytest.mark.parametrize("window", [{}, {"dedup_window": 3600}])
+async def test_a_dedup_window_outlives_the_job(memory, window):
     async with await memory.open() as file:
         q = file.queue("q")
-        await q.enqueue(1, dedup="k", dedup_window=3600)
+        await q.enqueue(1, dedup="k", **window)
         await (await q.claim_one()).ack()
-        assert (await q.enqueue(2, dedup="k", dedup_window=3600)).deduplicated
+        assert (await q.enqueue(2, dedup="k")).deduplicated
 
 
 async def test_the_same_id_is_the_same_job(memory):

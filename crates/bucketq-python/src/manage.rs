@@ -2,7 +2,7 @@
 
 use bucketq::life::Life;
 use bucketq::query::Finished;
-use bucketq::{Changes, Error, JobId, Missed, New, Rate, Result, Schedule, ScheduleInfo, When};
+use bucketq::{Changes, Error, Missed, New, Rate, Result, Schedule, ScheduleInfo};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -26,11 +26,10 @@ pub fn changes(text: &str) -> Result<Changes> {
     serde_json::from_value(value).map_err(|e| Error::invalid(format!("the policy cannot be read: {e}")))
 }
 
-/// A schedule of this job. Its id and time mean nothing, and are left out so that the same schedule looks the same.
+/// A schedule of this job.
 pub fn schedule(timing: &str, catch_up: bool, job: &New) -> Result<Schedule> {
     let missed = if catch_up { Missed::CatchUp } else { Missed::Skip };
-    let job = New { id: JobId::new(0, [0; 10]), when: When::Now, ..job.clone() };
-    Ok(Schedule { timing: read("the timing", timing)?, missed, job })
+    Ok(Schedule { timing: read("the timing", timing)?, missed, job: job.clone() })
 }
 
 /// Schedules, each with the payload of its job beside it.

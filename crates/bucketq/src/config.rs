@@ -23,6 +23,8 @@ pub const MAX_JOBS_PER_OP: usize = 1_000_000;
 pub const MAX_CLAIM: u32 = 10_000;
 /// No delay, lease or window is longer: a hundred years.
 pub const MAX_SPAN_MS: i64 = 100 * 366 * 24 * 3_600_000;
+/// The last millisecond of the year 9999: later times cannot be written down.
+pub(crate) const LAST_MS: i64 = 253_402_300_799_999;
 
 /// How an S3 store is reached. What is not set comes from the usual environment variables and profile files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

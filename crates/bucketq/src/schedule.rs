@@ -7,6 +7,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{SignedDuration, Timestamp, Zoned};
 use serde::{Deserialize, Serialize};
 
+use crate::config::LAST_MS;
 use crate::cron::Cron;
 use crate::error::{Error, Result};
 use crate::job::New;
@@ -78,9 +79,13 @@ impl Timing {
     pub(crate) fn clock(&self, now_ms: i64) -> Result<Clock> {
         match self {
             Self::Every { every_ms, from_ms } => {
-                span("every_ms", *every_ms, 1)?;
+                span("the distance of a schedule", *every_ms, 1)?;
                 let from_ms = from_ms.unwrap_or(now_ms.saturating_add(*every_ms));
-                span("from_ms", from_ms, 0)?;
+                if !(0..=LAST_MS).contains(&from_ms) {
+                    return Err(Error::invalid(format!(
+                        "the first time of a schedule, {from_ms} ms, lies outside the years 1970 to 9999"
+                    )));
+                }
                 Ok(Clock::Every { every_ms: *every_ms, from_ms })
             }
             Self::Cron { expression, zone } => {

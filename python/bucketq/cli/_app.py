@@ -63,6 +63,7 @@ ADVICE = {
     "and BUCKETQ_SECRET_KEY, which need GetObject, PutObject, DeleteObject and ListBucket here; "
     "of a directory, its permissions",
     "draining": "bucketq resume lets jobs in again",
+    "local_file": "check the path and its permissions",
     "no_compare_and_swap": "this store cannot keep a queue file; docs/stores.md lists those that can",
     "no_such_bucket": "make the bucket or the directory, or correct the URL",
     "no_such_file": "run: bucketq init",

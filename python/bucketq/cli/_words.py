@@ -85,7 +85,7 @@ def overflow(text: str, what: str) -> Overflow:
 
 def backoff(text: str, what: str) -> Backoff:
     """``none``, ``fixed 30s``, ``linear 5s 10min``, ``exponential 1s 1h 50%``, or delays: ``5s,30s,10min``."""
-    kind, *given = text.split()
+    kind, *given = text.split() or [""]
     numbers = [one for one in given if not one.endswith("%")]
     shares = [one for one in given if one.endswith("%")]
     try:
@@ -103,7 +103,7 @@ def backoff(text: str, what: str) -> Backoff:
                 base = times[0] if times else usual.base
                 most = times[1] if len(times) == 2 else usual.max
                 return Backoff(base, most, jitter[0] if jitter else usual.jitter)
-            case (_, [], []) if kind[0].isdigit():
+            case (_, [], []) if kind[:1].isdigit():
                 return Backoff.list(seconds(one, what) for one in kind.split(","))
             case _:
                 pass

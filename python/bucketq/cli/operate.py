@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import bucketq
-from bucketq import CheckReport, Commit, Invalid, Tally
+from bucketq import CheckReport, Commit, Invalid, Tally, Unavailable
 from bucketq.cli import _show as show
 from bucketq.cli._app import EXITS, Json, Place, SettingsFile, Url, answer, ask, command, out, say
 
@@ -109,7 +109,7 @@ def restore(
     Stop the workers before: what was committed after the export is undone.
     """
     if not image.is_file():
-        raise Invalid(f"there is no file {image}: name one that bucketq export has written", "image")
+        raise Unavailable(f"there is no file {image}: name one that bucketq export has written", "local_file")
     if not yes and not sys.stdin.isatty():
         raise Invalid(
             "everything committed after the export would be undone: say --yes where nobody can be asked"

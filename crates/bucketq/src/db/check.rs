@@ -3,16 +3,13 @@
 //! Called at the door, before anything is sent, and once more before an op is applied.
 
 use super::Limits;
-use crate::config::{MAX_CLAIM, MAX_CONTENT_TYPE, MAX_HEADERS, MAX_JOBS_PER_OP, MAX_NAME};
+use crate::config::{LAST_MS, MAX_CLAIM, MAX_CONTENT_TYPE, MAX_HEADERS, MAX_JOBS_PER_OP, MAX_NAME};
 use crate::error::{Code, Error, Result};
 use crate::job::{Backoff, DedupScope, New, Payload, When};
 use crate::lease::{FOREVER_MS, Token};
 use crate::op::{Claim, Held, Op, Queues};
 use crate::policy::span;
 use crate::query::Filter;
-
-/// The last millisecond of the year 9999: later times cannot be written down.
-const LAST_MS: i64 = 253_402_300_799_999;
 
 /// Refuse an op that no state could accept, saying what is wrong with it.
 pub fn check(op: &Op, limits: &Limits) -> Result<()> {
