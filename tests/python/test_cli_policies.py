@@ -81,7 +81,7 @@ def test_a_duration_is_typed_with_or_without_a_unit(text, seconds):
         ("--overflow", "drop-oldest", "give max_pending too"),
         ("--dead-letter", "q", "round for ever"),
         ("--archive", "maybe", "yes"),
-        ("--max-atempts", "3", "--max-attempts"),
+        ("--max-attempt", "3", "--max-attempts"),
     ],
 )
 def test_what_cannot_be_configured_says_what_would_be_right(q, option, value, says):

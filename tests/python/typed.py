@@ -32,6 +32,13 @@ def blocking(url: str) -> list[str]:
                 with entry, file.atomic() as tx:
                     tx.ack(entry)
                     tx.enqueue("archive", entry.text)
+        policy = emails.configure(max_attempts=3, backoff=bucketq.Backoff.fixed(5), rate="100/min", lease=None)
+        assert_type(policy, bucketq.Policy)
+        assert_type(emails.policy().rate, bucketq.Rate | None)
+        emails.configure(max_pending=100, overflow=bucketq.Block(timeout=1), dedup_window="unfinished")
+        assert_type(emails.schedule("daily", {"n": 1}, cron="@daily", priority=2), datetime)
+        assert_type(file.schedules()[0].every, timedelta | None)
+        assert_type(emails.claim_one(lease=bucketq.POLICY), bucketq.Job | None)
         assert_type(file.stats(max_age=5).queues[0].counts["ready"], int)
         try:
             emails.cancel(receipt.id)
