@@ -137,7 +137,9 @@ class JobBase:
             return None
         if error is None:
             return self._ack(None, ())
-        return self._nack(error, None) if isinstance(error, Exception) else self._release()
+        # At most once: what somebody has worked on without an end of the lease is not handed out again.
+        nacked = isinstance(error, Exception) or not self._held.ends
+        return self._nack(error, None) if nacked else self._release()
 
 
 J = TypeVar("J", bound=JobBase)

@@ -212,7 +212,9 @@ class Working:
             end, what = partial(job.reject, str(reason) or "Reject"), "rejected"
             log.warning("job %s of %s is rejected: %s", job.id, job.queue, reason)
         except (Exception, SystemExit, asyncio.CancelledError) as failure:
-            if self._stopping and isinstance(failure, asyncio.CancelledError):
+            # At most once: without an end of its lease, what was begun is not handed out again.
+            again = job._held.ends or job._held.untouched
+            if self._stopping and isinstance(failure, asyncio.CancelledError) and again:
                 end, what = job.release, "released"
             else:
                 end, what = failed(job, failure), "failed"
@@ -228,6 +230,7 @@ class Working:
         try:
             if self._stopping:
                 raise asyncio.CancelledError
+            job._held.work()
             if is_coroutine(handler):
                 return await handler(job)
             return await self._threads.run(handler, blocking(job))

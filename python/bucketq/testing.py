@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from bucketq import _convert as convert
 from bucketq import _native
 from bucketq._twin import plain
+from bucketq.errors import Invalid
 from bucketq.file import QueueFile
 from bucketq.types import JobDetail, Seconds, Settings
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from bucketq import aio
 
 __all__ = ["ANY", "Clock", "assert_enqueued", "open", "open_aio"]
+
+
+CENTURY = 100 * 366 * 86_400_000
 
 
 class Anything:
@@ -47,8 +51,11 @@ class Clock:
         self._clock = _native.Clock()
 
     def advance(self, by: Seconds) -> None:
-        """Jump ahead."""
-        self._clock.advance(convert.millis(by, "by"))
+        """Jump ahead, a hundred years at most."""
+        ms = convert.millis(by, "by")
+        if ms > CENTURY:
+            raise Invalid(f"by is {by!r}: jump at most a hundred years ahead")
+        self._clock.advance(ms)
 
     @property
     def now(self) -> datetime:

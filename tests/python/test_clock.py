@@ -42,6 +42,16 @@ def test_a_lease_runs_out_when_the_clock_says_so(q, clock):
     again.ack()
 
 
+def test_a_lease_without_end_does_not_run_out(q, clock):
+    q.configure(lease=None)
+    q.enqueue("x")
+    job = q.claim_one()
+    clock.advance(400 * 24 * 3600 * 1000)
+    assert q.claim_one() is None
+    assert not job.lost
+    job.ack()
+
+
 def test_a_backoff_passes_when_the_clock_says_so(q, clock):
     q.enqueue("x", backoff=bucketq.Backoff(base=60, jitter=0))
     assert q.claim_one().nack("no") == "scheduled"

@@ -19,11 +19,13 @@ async def until(look, what):
     pytest.fail(f"waited in vain: {what}")
 
 
-async def test_a_held_job_is_extended_for_as_long_as_it_is_held(memory):
+@pytest.mark.parametrize("lease", [{"lease": 0.3}, {}], ids=["of the claim", "of the policy"])
+async def test_a_held_job_is_extended_for_as_long_as_it_is_held(memory, lease):
     async with await memory.open() as file:
         q = file.queue("q")
+        await q.configure(lease=0.3)
         await q.enqueue("x")
-        async with await q.claim_one(lease=0.3) as job:
+        async with await q.claim_one(**lease) as job:
             first = (await q.get(job.id)).expires_at
             # Three extensions outlast the lease: without them, this claim would get the job.
             seen = set()
@@ -37,6 +39,30 @@ async def test_a_held_job_is_extended_for_as_long_as_it_is_held(memory):
             assert max(seen) > first
             assert not job.lost
         assert (await q.counts()).counts["done"] == 1
+
+
+@pytest.mark.parametrize(("lease", "state"), [(60, "ready"), (None, "dead")])
+async def test_work_that_is_cut_off_is_handed_out_again_unless_that_is_never_to_happen(memory, lease, state):
+    async with await memory.open() as file:
+        q = file.queue("q")
+        await q.enqueue("x")
+        job = await q.claim_one(lease=lease)
+        with pytest.raises(KeyboardInterrupt):
+            if hasattr(job, "blocking"):
+                with job.blocking:
+                    raise KeyboardInterrupt
+            async with job:
+                raise KeyboardInterrupt
+        assert (await q.get(job.id)).state == state
+
+
+async def test_what_nobody_has_looked_at_goes_back_even_without_an_end_of_its_lease(memory):
+    async with await memory.open() as file:
+        q = file.queue("q")
+        await q.enqueue("x")
+        async with await q.claim(1, lease=None) as batch:
+            assert len(batch) == 1
+        assert (await q.claim_one()).attempt == 1
 
 
 async def test_a_job_cancelled_under_its_worker_is_lost(memory):

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from bucketq import testing
+from bucketq import Invalid, testing
 
 
 def test_files_of_tests_share_nothing():
@@ -56,3 +56,14 @@ async def test_a_file_of_asyncio_will_do():
     async with await testing.open_aio() as file:
         await file.queue("q").enqueue(1)
         testing.assert_enqueued(file, "q", 1)
+
+
+def test_a_clock_jumps_over_seasons_but_not_over_ages():
+    clock = testing.Clock()
+    with testing.open(clock=clock) as file:
+        q = file.queue("q")
+        q.schedule("yearly", "happy new year", cron="0 0 1 1 *")
+        clock.advance(timedelta(days=366))
+        assert [job.data for job in q.claim(5)] == ["happy new year"]
+    with pytest.raises(Invalid, match="a hundred years"):
+        clock.advance(timedelta(days=40_000))

@@ -81,6 +81,55 @@ async def test_an_exception_is_a_failed_attempt_and_the_policy_decides(memory, h
         assert (dead.state, dead.last_error) == ("dead", "ConnectionError: attempt 1")
 
 
+async def test_the_policy_of_the_queue_decides_how_often_how_many_and_how_long(box, handled):
+    async with await box.open() as file:
+        q = file.queue("q")
+        await q.configure(max_attempts=2, backoff=Backoff.none(), concurrency=1, lease=300)
+        worker, held = worker_on(file, concurrency=4), []
+
+        @handled(worker, "q")
+        def fragile(job):
+            held.append((job.attempt, job.remaining > 200))
+            raise ConnectionError
+
+        await q.enqueue_many([1, 2])
+        assert await worker.run(wait=0) == Worked(failed=4)
+        assert held == [(1, True), (2, True), (1, True), (2, True)]
+        assert (await q.counts()).counts["dead"] == 2
+
+
+async def test_a_worker_gets_nothing_from_a_drained_queue_until_it_is_resumed(box):
+    async with await box.open() as file:
+        q = file.queue("q")
+        await q.enqueue(1)
+        assert await q.drain() == 0
+        for state in ("drained", "resumed"):
+            worker = worker_on(file)
+            worker.handles("q")(lambda job: job.data)
+            assert await worker.run(wait=0) == Worked(done=int(state == "resumed"))
+            await q.resume()
+
+
+@pytest.mark.parametrize(("lease", "worked"), [(60, Worked(released=1)), (None, Worked(failed=1))])
+async def test_a_stop_hands_out_again_what_was_begun_unless_that_is_never_to_happen(memory, lease, worked):
+    async with await memory.open() as file:
+        worker, began = worker_on(file, lease=lease), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        @worker.handles("q")
+        async def endless(job):
+            loop.call_soon_threadsafe(began.set)
+            await asyncio.sleep(LIMIT)
+
+        receipt = await file.queue("q").enqueue(1)
+        async with worker:
+            async with asyncio.timeout(LIMIT):
+                await began.wait()
+            await worker.close(timeout=0)
+        assert worker.worked == worked
+        assert (await file.get(receipt.id)).state == ("dead" if lease is None else "ready")
+
+
 async def test_reject_ends_the_job_at_once(memory, handled):
     async with await memory.open() as file:
         worker = worker_on(file)

@@ -32,7 +32,9 @@ def blocking(url: str) -> list[str]:
                 with entry, file.atomic() as tx:
                     tx.ack(entry)
                     tx.enqueue("archive", entry.text)
-        policy = emails.configure(max_attempts=3, backoff=bucketq.Backoff.fixed(5), rate="100/min", lease=None)
+        policy = emails.configure(
+            max_attempts=3, backoff=bucketq.Backoff.fixed(5), rate="100/min", lease=None
+        )
         assert_type(policy, bucketq.Policy)
         assert_type(emails.policy().rate, bucketq.Rate | None)
         emails.configure(max_pending=100, overflow=bucketq.Block(timeout=1), dedup_window="unfinished")

@@ -34,8 +34,8 @@ impl Clock {
     }
 
     /// Jump ahead.
-    fn advance(&self, ms: u32) {
-        self.ahead_ms.fetch_add(ms.into(), SeqCst);
+    fn advance(&self, ms: i64) {
+        self.ahead_ms.fetch_add(ms, SeqCst);
     }
 
     /// Milliseconds since 1970 in UTC by this clock.
