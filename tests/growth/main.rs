@@ -5,6 +5,7 @@ mod collect;
 mod kit;
 mod large;
 mod orphans;
+mod put_back;
 mod readers;
 mod shrink;
 mod stalled;

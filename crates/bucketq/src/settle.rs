@@ -64,6 +64,50 @@ pub fn judge(p: Pending<'_>, now: &Head, logged: Option<[u8; 16]>, options: &Opt
     }
 }
 
+/// The newest HEAD that was read, whether or not it could be followed yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    file_id: [u8; 16],
+    lineage_id: [u8; 16],
+    commit_seq: u64,
+    commit_id: [u8; 16],
+}
+
+impl Shown {
+    pub fn by(head: &Head) -> Self {
+        let Head { file_id, lineage_id, commit_seq, commit_id, .. } = *head;
+        Self { file_id, lineage_id, commit_seq, commit_id }
+    }
+
+    pub fn commit_seq(&self) -> u64 {
+        self.commit_seq
+    }
+
+    /// Refuse an older HEAD of the same lineage (P21). That of another file or lineage is not judged here.
+    pub fn comes_before(&self, now: &Head) -> Result<()> {
+        if (now.file_id, now.lineage_id) != (self.file_id, self.lineage_id) {
+            return Ok(());
+        }
+        let other = now.commit_id_at(self.commit_seq).is_some_and(|id| id != self.commit_id);
+        if now.commit_seq < self.commit_seq || other {
+            return Err(rolled(format!(
+                "HEAD is at commit {} and was shown at {}: an old one was put back",
+                now.commit_seq, self.commit_seq
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn rolled(what: String) -> Error {
+    Error::new(
+        Code::RolledBack,
+        format!(
+            "the queue file went back or was replaced: {what}; this process writes nothing more: open it again after a look"
+        ),
+    )
+}
+
 /// Refuse a HEAD that does not continue what is known (P21), or that misses this writer's own newest commit (P25).
 /// `logged` is the commit id at `known.commit_seq` if the segments hold it.
 pub fn continues(
@@ -74,22 +118,17 @@ pub fn continues(
     writer: [u8; 8],
     options: &Options,
 ) -> Result<()> {
-    let rolled = |what: String| {
-        Err(Error::new(
-            Code::RolledBack,
-            format!(
-                "the queue file went back or was replaced: {what}; this process writes nothing more: open it again after a look"
-            ),
-        ))
-    };
     if now.file_id != known.file_id {
-        return rolled("HEAD belongs to another file".into());
+        return Err(rolled("HEAD belongs to another file".into()));
     }
     if now.lineage_id != known.lineage_id {
-        return rolled("HEAD belongs to another lineage, as after a restore".into());
+        return Err(rolled("HEAD belongs to another lineage, as after a restore".into()));
     }
     if now.commit_seq < known.commit_seq {
-        return rolled(format!("HEAD is at commit {} where {} was known", now.commit_seq, known.commit_seq));
+        return Err(rolled(format!(
+            "HEAD is at commit {} where {} was known",
+            now.commit_seq, known.commit_seq
+        )));
     }
     if broken::is(options, Broken::RollbackBySeqOnly) {
         return Ok(());
@@ -114,7 +153,7 @@ pub fn continues(
     }
     match commit_id_at(now, logged, known.commit_seq) {
         Some(id) if id != known.commit_id => {
-            return rolled(format!("another commit stands at {}", known.commit_seq));
+            return Err(rolled(format!("another commit stands at {}", known.commit_seq)));
         }
         _ => {}
     }

@@ -16,7 +16,7 @@ use crate::keys;
 use crate::metrics::Counters;
 use crate::pages::PageFile;
 use crate::record::Record;
-use crate::settle::{self, Pending, Verdict};
+use crate::settle::{self, Pending, Shown, Verdict};
 use crate::store::{Expect, Got, Version};
 use crate::wire::corrupt;
 
@@ -39,20 +39,12 @@ impl Writer {
         self.follow(seen).await
     }
 
-    /// A HEAD that was shown is known, though it could not be followed yet (P21).
+    /// A HEAD that was shown is known, though it could not be followed yet (P21). What was followed is judged later.
     fn notice_put_back(&mut self, head: &Head) -> Result<()> {
-        let newest = self.shown.max(self.chain.head.commit_seq);
-        if newest > self.chain.head.commit_seq
-            && head.commit_seq < newest
-            && head.lineage_id == self.chain.head.lineage_id
-        {
-            let what = format!(
-                "HEAD is at commit {} and was shown at {newest}: an old one was put back",
-                head.commit_seq
-            );
-            return Err(self.halt(Error::new(Code::RolledBack, what)));
+        if let Some(shown) = self.shown.filter(|s| s.commit_seq() > self.chain.head.commit_seq) {
+            shown.comes_before(head).map_err(|e| self.halt(e))?;
         }
-        self.shown = head.commit_seq;
+        self.shown = Some(Shown::by(head));
         Ok(())
     }
 

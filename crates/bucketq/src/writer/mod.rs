@@ -42,6 +42,7 @@ use crate::gc::Collector;
 use crate::head::Head;
 use crate::local::Settled;
 use crate::pages::{Changes, PAGE, PageFile};
+use crate::settle::Shown;
 use crate::store::{Store, Version};
 use crate::time::Timekeeper;
 use crate::upload::Uploads;
@@ -126,8 +127,8 @@ impl Pace {
 
 pub(crate) struct Writer {
     source: Source,
-    /// The newest commit that HEAD was seen at.
-    shown: u64,
+    /// The HEAD that was read last.
+    shown: Option<Shown>,
     store: Arc<dyn Store>,
     options: Arc<Options>,
     env: Env,

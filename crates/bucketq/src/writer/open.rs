@@ -25,6 +25,7 @@ use crate::local::{Dir, Disk, Settled, Taken, directory, failed, make};
 use crate::metrics::{Counted, Counters};
 use crate::pages::{PAGE, PageFile, Pages};
 use crate::record::Record;
+use crate::settle::Shown;
 use crate::store::probe::{ROUNDS_AT_CREATION, WRITERS};
 use crate::store::{Expect, Got, Put, Store, Version, probe};
 use crate::time::Timekeeper;
@@ -71,6 +72,8 @@ struct Opener {
     sent: Option<Bytes>,
     /// There was a HEAD: it is not made again, whatever becomes of it (P22).
     met: bool,
+    /// And this one could be decoded: an older one is not taken for it (P21).
+    shown: Option<Shown>,
 }
 
 impl Writer {
@@ -92,6 +95,7 @@ impl Writer {
             stores,
             sent: None,
             met: false,
+            shown: None,
         };
         let copy = opener.keep_in_cache()?;
         let (source, store) = (opener.source.clone(), Arc::clone(&opener.source.store));
@@ -137,7 +141,7 @@ impl Writer {
             },
             halted: None,
             seen: None,
-            shown: 0,
+            shown: None,
             local,
             copy,
             chain: Chain { head: found.head, version: found.version, fresh: found.asked, pages, db },
@@ -229,6 +233,9 @@ impl Opener {
             Got::Object { bytes, version, date_ms } => {
                 self.met = true;
                 let head = Head::decode(&key, &bytes)?;
+                if let Some(shown) = self.shown.replace(Shown::by(&head)) {
+                    shown.comes_before(&head)?;
+                }
                 // First the skew: by less, an honest clock would count as wrong until the next Date.
                 self.time.set_max_skew(head.max_skew_ms);
                 self.time.observe(date_ms, asked_ms);
