@@ -256,6 +256,32 @@ async def test_an_enqueue_into_a_full_queue_waits_for_room(box):
         assert (await q.claim_one(wait=20)).id == receipt.id
 
 
+async def test_an_enqueue_that_waits_for_room_is_not_made_when_its_caller_has_gone():
+    async with await aio.open("memory://policies-gone") as file:
+        q = file.queue("q")
+        await q.configure(max_pending=1, overflow="block")
+        await q.enqueue(1)
+        waiting = asyncio.create_task(q.enqueue(2))
+        await asyncio.wait([waiting], timeout=0.1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await (await q.claim_one()).ack()
+        assert await q.claim_one(wait=0.1) is None
+
+
+async def test_closing_ends_an_enqueue_that_waits_for_room(memory):
+    file = await memory.open()
+    q = file.queue("q")
+    await q.configure(max_pending=1, overflow="block")
+    await q.enqueue(1)
+    waiting = asyncio.create_task(q.enqueue(2))
+    await asyncio.wait([waiting], timeout=0.1)
+    await file.close()
+    with pytest.raises(Closed):
+        await waiting
+
+
 async def test_groups_take_turns_and_their_jobs_are_limited(box):
     async with await box.open() as file:
         q = file.queue("q")
