@@ -27,8 +27,6 @@ from bucketq.types import (
     Unsynced,
 )
 
-NEVER = 5000
-"""Leases that end in this year or later never end."""
 TIMES = ("enqueued", "claimed", "finished", "expires")
 STATES: tuple[State, ...] = ("scheduled", "ready", "leased", "done", "dead", "cancelled")
 
@@ -39,9 +37,6 @@ def _fields(native: Dict) -> dict[str, Any]:
     fields["run_at"] = convert.time(fields.pop("run_at_ms"))
     for what in TIMES:
         fields[f"{what}_at"] = convert.maybe_time(fields.pop(f"{what}_ms"))
-    # A lease that never runs out has an end in the engine, far away.
-    if (fields["expires_at"] or convert.EPOCH).year >= NEVER:
-        fields["expires_at"] = None
     return fields
 
 

@@ -171,7 +171,7 @@ async def test_the_policy_says_how_long_a_claim_holds_and_a_claim_may_say_otherw
         assert 20 < (await q.claim_one(lease=40)).remaining <= 40
         endless = await q.claim_one(lease=None)
         assert endless.remaining == float("inf")
-        assert (endless.info.expires_at, endless.lost) == (None, False)
+        assert ((await q.get(endless.id)).expires_at, endless.lost) == (None, False)
         assert await endless.nack("no") == "dead"
 
 
