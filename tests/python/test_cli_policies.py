@@ -7,6 +7,7 @@ import pytest
 import bucketq
 from bucketq import Backoff, Block, Policy, Rate
 from bucketq.cli import _words as words
+from bucketq.cli.policies import DEFAULTS
 from command import EXITS, on_a_terminal
 
 
@@ -45,6 +46,10 @@ def test_a_policy_is_set_shown_and_lifted(q):
     (answer,) = q.json("configure", "q", "--overflow", "raise", *lifted)
     assert {answer[name.replace("-", "_")] for name in limits} == {None}
     assert q.json("policy", "q") == [answer]
+
+
+def test_the_command_knows_what_the_engine_takes_for_granted(q):
+    assert q.json("policy", "q") == [DEFAULTS]
 
 
 @pytest.mark.parametrize(

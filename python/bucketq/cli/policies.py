@@ -21,16 +21,25 @@ NOT_THERE = 3
 """The exit code of an unschedule that found nothing: that of NotFound."""
 
 YesNo = Literal["yes", "no"]
-DEFAULTS = {
+DEFAULTS: dict[str, Any] = {
     "max_attempts": 10,
-    "backoff": Backoff(),
+    "backoff": show.plain(Backoff()),
     "lease": 60.0,
-    "group_concurrency": 1,
+    "dead_letter": None,
+    "dedup_content": False,
     "dedup_window": 3600.0,
-    "keep": 1000,
+    "max_pending": None,
     "overflow": "raise",
+    "group_concurrency": 1,
+    "concurrency": None,
+    "rate": None,
+    "keep": 1000,
+    "keep_for": None,
+    "archive": False,
+    "archive_for": None,
     "archive_payloads": True,
 }
+"""What a policy says until it is told otherwise, as JSON has it."""
 
 
 def option(help: str, *names: str) -> Any:
@@ -130,8 +139,7 @@ def tell(policy: Policy, *, as_json: bool) -> None:
     table.add_column(overflow="fold")
     for part in fields(policy):
         value = getattr(policy, part.name)
-        is_default = show.plain(value) == show.plain(DEFAULTS.get(part.name, value or None))
-        style = "" if is_default and (part.name in DEFAULTS or not value) else "bold"
+        style = "" if show.plain(value) == DEFAULTS[part.name] else "bold"
         table.add_row(part.name.replace("_", "-"), Text(words.policy_words(part.name, value), style=style))
     out.print(table, soft_wrap=False)
 
