@@ -90,7 +90,7 @@ impl Shown {
         }
         let other = now.commit_id_at(self.commit_seq).is_some_and(|id| id != self.commit_id);
         if now.commit_seq < self.commit_seq || other {
-            return Err(rolled(format!(
+            return Err(rolled(&format!(
                 "HEAD is at commit {} and was shown at {}: an old one was put back",
                 now.commit_seq, self.commit_seq
             )));
@@ -99,7 +99,7 @@ impl Shown {
     }
 }
 
-fn rolled(what: String) -> Error {
+fn rolled(what: &str) -> Error {
     Error::new(
         Code::RolledBack,
         format!(
@@ -119,13 +119,13 @@ pub fn continues(
     options: &Options,
 ) -> Result<()> {
     if now.file_id != known.file_id {
-        return Err(rolled("HEAD belongs to another file".into()));
+        return Err(rolled("HEAD belongs to another file"));
     }
     if now.lineage_id != known.lineage_id {
-        return Err(rolled("HEAD belongs to another lineage, as after a restore".into()));
+        return Err(rolled("HEAD belongs to another lineage, as after a restore"));
     }
     if now.commit_seq < known.commit_seq {
-        return Err(rolled(format!(
+        return Err(rolled(&format!(
             "HEAD is at commit {} where {} was known",
             now.commit_seq, known.commit_seq
         )));
@@ -153,7 +153,7 @@ pub fn continues(
     }
     match commit_id_at(now, logged, known.commit_seq) {
         Some(id) if id != known.commit_id => {
-            return Err(rolled(format!("another commit stands at {}", known.commit_seq)));
+            return Err(rolled(&format!("another commit stands at {}", known.commit_seq)));
         }
         _ => {}
     }
