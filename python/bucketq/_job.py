@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class JobBase:
     """A claimed job: what it is, and whether it is still this worker's."""
 
-    __slots__ = ("_data", "_file", "_held", "_swallow")
+    __slots__ = ("__weakref__", "_data", "_file", "_held", "_swallow")
 
     def __init__(self, file: _native.File, held: _native.Held, *, swallow: bool) -> None:
         self._file = file

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from bucketq import _convert as convert
 from bucketq import _op, _policy, _show
 from bucketq._job import BatchBase, JobBase
+from bucketq._listening import Thread, watch
 from bucketq._native import Op
 from bucketq._op import swallowed
 from bucketq.errors import Error
+from bucketq.events import Loss
 from bucketq.types import (
     POLICY,
     Changes,
@@ -81,6 +83,10 @@ class Job(JobBase):
                 raise
             error.add_note(f"and job {self.id} could not be given back: {failure}")
         return swallowed(self, error, self._swallow)
+
+
+OnLeaseLost = Callable[[Job, Loss], object]
+"""A function or a coroutine function that gets the job and how its lease was lost."""
 
 
 class Batch(BatchBase[Job]):
@@ -177,11 +183,12 @@ class Queue:
         wait: Seconds | None = None,
         worker: str | None = None,
         swallow: bool = False,
+        on_lease_lost: OnLeaseLost | None = None,
     ) -> Jobs:
         """Jobs as they come, for a ``for`` loop; ends when there is none within ``wait``."""
 
         def claim() -> Batch:
-            return self.claim(prefetch, lease=lease, wait=wait, worker=worker, swallow=swallow)
+            return self.claim(prefetch, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost)
 
         return Jobs(claim)
 
@@ -193,13 +200,16 @@ class Queue:
         wait: Seconds | None = 0,
         worker: str | None = None,
         swallow: bool = False,
+        on_lease_lost: OnLeaseLost | None = None,
     ) -> Batch:
         """Claim up to ``max`` jobs. ``wait`` 0 looks once, None waits until there is one.
 
         They are held for ``lease``, unless told as long as the policy says. None is without end (at most once).
+        ``on_lease_lost`` is called with a job and "ran_out" or "taken" as soon as its lease is lost, on a thread.
         """
         call = _op.claim(self._file, [self.name], max, lease, wait, worker)
-        return Batch(self._file, [Job(self._file, held, swallow=swallow) for held in call.wait()])
+        jobs = [Job(self._file, held, swallow=swallow) for held in call.wait()]
+        return Batch(self._file, watch(self._file, jobs, on_lease_lost, Thread))
 
     def claim_one(
         self,
@@ -208,9 +218,10 @@ class Queue:
         wait: Seconds | None = 0,
         worker: str | None = None,
         swallow: bool = False,
+        on_lease_lost: OnLeaseLost | None = None,
     ) -> Job | None:
         """Claim one job, or get None when there is none within ``wait``."""
-        batch = self.claim(1, lease=lease, wait=wait, worker=worker, swallow=swallow)
+        batch = self.claim(1, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost)
         return batch[0] if batch else None
 
     def get(self, id: str) -> JobDetail | None:

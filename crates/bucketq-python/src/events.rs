@@ -140,13 +140,11 @@ pub struct Teller {
 impl Teller {
     /// Nothing new is told; what came until now is still read.
     fn end(&self) {
-        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if runtime::is_home(self.pid) {
-            if let Some((_, ended)) = parts {
-                ended.send_replace(true);
-            }
-        } else {
-            mem::forget(parts);
+        // A forked child takes no lock that may be held, and has nobody to end.
+        if runtime::is_home(self.pid)
+            && let Some((_, ended)) = self.parts.lock().unwrap_or_else(PoisonError::into_inner).take()
+        {
+            ended.send_replace(true);
         }
     }
 }
@@ -163,6 +161,9 @@ impl Teller {
 impl Drop for Teller {
     fn drop(&mut self) {
         self.end();
+        if !runtime::is_home(self.pid) {
+            mem::forget(self.parts.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        }
     }
 }
 

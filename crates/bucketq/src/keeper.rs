@@ -369,7 +369,8 @@ impl Task {
     }
 
     /// Leases that have run out meanwhile, because no extend was answered in time.
-    fn tell_lost(&self, now: Instant) {
+    fn tell_lost(&mut self, now: Instant) {
+        let file = &self.file;
         for entry in self.kept.values_mut().filter(|e| e.lost.is_some_and(|at| at <= now)) {
             let watched = &entry.watched;
             // Extended meanwhile, perhaps.
@@ -377,7 +378,7 @@ impl Task {
             entry.lost = (deadline > now).then_some(deadline);
             if entry.lost.is_none() && !watched.has_ended() && watched.lose(Loss::RanOut) {
                 let lost = || Happened::LeaseLost { job: watched.job.clone(), reason: Loss::RanOut };
-                self.file.tell(lost, watched.claimed);
+                file.tell(lost, watched.claimed);
             }
         }
     }

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from bucketq import _convert as convert
 from bucketq import _op, _policy, _show
 from bucketq._job import BatchBase, JobBase
+from bucketq._listening import Task, watch
 from bucketq._native import Op
 from bucketq.errors import Error
+from bucketq.events import Loss
 from bucketq.types import (
     POLICY,
     Changes,
@@ -75,6 +77,10 @@ class Job(JobBase):
                 raise
             error.add_note(f"and job {self.id} could not be given back: {failure}")
         return _op.swallowed(self, error, self._swallow)
+
+
+OnLeaseLost = Callable[[Job, Loss], object]
+"""A function or a coroutine function that gets the job and how its lease was lost."""
 
 
 class Batch(BatchBase[Job]):
@@ -167,11 +173,12 @@ class Queue:
         wait: Seconds | None = None,
         worker: str | None = None,
         swallow: bool = False,
+        on_lease_lost: OnLeaseLost | None = None,
     ) -> Jobs:
         """Jobs as they come, for an ``async for`` loop; ends when there is none within ``wait``."""
 
         def claim() -> Awaitable[Batch]:
-            return self.claim(prefetch, lease=lease, wait=wait, worker=worker, swallow=swallow)
+            return self.claim(prefetch, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost)
 
         return Jobs(claim)
 
@@ -183,13 +190,15 @@ class Queue:
         wait: Seconds | None = 0,
         worker: str | None = None,
         swallow: bool = False,
+        on_lease_lost: OnLeaseLost | None = None,
     ) -> Batch:
         """Claim up to ``max`` jobs. ``wait`` 0 looks once, None waits until there is one.
 
         They are held for ``lease``, unless told as long as the policy says. None is without end (at most once).
         """
         call = _op.claim(self._file, [self.name], max, lease, wait, worker)
-        return Batch(self._file, [Job(self._file, held, swallow=swallow) for held in await call])
+        jobs = [Job(self._file, held, swallow=swallow) for held in await call]
+        return Batch(self._file, watch(self._file, jobs, on_lease_lost, Task))
 
     async def claim_one(
         self,
@@ -198,9 +207,10 @@ class Queue:
         wait: Seconds | None = 0,
         worker: str | None = None,
         swallow: bool = False,
+        on_lease_lost: OnLeaseLost | None = None,
     ) -> Job | None:
         """Claim one job, or get None when there is none within ``wait``."""
-        batch = await self.claim(1, lease=lease, wait=wait, worker=worker, swallow=swallow)
+        batch = await self.claim(1, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost)
         return batch[0] if batch else None
 
     async def get(self, id: str) -> JobDetail | None:
