@@ -33,7 +33,9 @@ class Worker(WorkerBase):
         on_lease_lost: OnLost | None = None,
     ) -> None:
         """``concurrency`` jobs at a time, of ``queues`` or of all that have a handler."""
-        super().__init__(file, concurrency=concurrency, queues=queues, lease=lease, name=name, on_lease_lost=on_lease_lost)
+        super().__init__(
+            file, concurrency=concurrency, queues=queues, lease=lease, name=name, on_lease_lost=on_lease_lost
+        )
         self._task: asyncio.Task[Worked] | None = None
         self._ended = asyncio.Event()
 

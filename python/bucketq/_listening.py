@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from inspect import isawaitable
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakSet, ref
 
 from bucketq import events
@@ -169,7 +169,7 @@ class Loop:
     def __init__(self) -> None:
         self._runner: asyncio.Runner | None = None
 
-    def __enter__(self) -> Loop:
+    def __enter__(self) -> Self:
         return self
 
     def run(self, awaitable: Any) -> None:

@@ -136,7 +136,9 @@ class Held:
 
 @final
 class Reader:
-    def next(self, failed: int) -> Call[tuple[list[Dict], int, list[tuple[Callable[[str], Any], str]]] | None]: ...
+    def next(
+        self, failed: int
+    ) -> Call[tuple[list[Dict], int, list[tuple[Callable[[str], Any], str]]] | None]: ...
 
 @final
 class Teller:

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bucketq._listening import Listening, Task, Thread
 from bucketq._threads import Threads
@@ -238,9 +238,10 @@ class Working:
             if self._stopping:
                 raise asyncio.CancelledError
             job._held.work()
-            if is_coroutine(handler):
-                return await handler(self._watched(job))
-            return await self._threads.run(handler, self._watched(blocking(job)))
+            with job._process():
+                if is_coroutine(handler):
+                    return await handler(self._watched(job))
+                return await self._threads.run(handler, self._watched(blocking(job)))
         finally:
             self._handling.discard(task)
 
@@ -251,7 +252,7 @@ class Working:
             return job
         if self._listening is None:
             # A function may take its time: not in the loop that claims.
-            kind = Task if is_coroutine(tell) else Thread
+            kind = Task if is_coroutine(cast("Any", tell)) else Thread
             self._listening = kind(self._file._file, None)
         return self._listening.watch(job, tell)
 

@@ -15,8 +15,8 @@ from bucketq._atomic import AtomicBase
 from bucketq._listening import Thread, watch
 from bucketq.events import OnEvent
 from bucketq.measured import Measured, Progress, Workload, measured_of, workload_of
-from bucketq.queue import Batch, Job, OnLeaseLost, Queue
 from bucketq.metrics import METRICS_AGE, Metrics, metrics_of
+from bucketq.queue import Batch, Job, OnLeaseLost, Queue
 from bucketq.settings import Source, resolve
 from bucketq.types import (
     POLICY,

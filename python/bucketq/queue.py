@@ -68,7 +68,7 @@ class Job(JobBase):
         self._extend(lease).wait()
 
     def __enter__(self) -> Self:
-        self._held.work()
+        self._enter()
         return self
 
     def __exit__(
@@ -82,6 +82,8 @@ class Job(JobBase):
             if error is None:
                 raise
             error.add_note(f"and job {self.id} could not be given back: {failure}")
+        finally:
+            self._leave(error)
         return swallowed(self, error, self._swallow)
 
 
@@ -152,8 +154,7 @@ class Queue:
 
     def enqueue(self, data: Any, **extras: Unpack[Extras]) -> Enqueued:
         """Put a job into the queue. It is in the bucket once this returns."""
-        op = _op.enqueue(self.name, [_op.new(self._file, data, extras)])
-        return _show.enqueued(self._file.call(op).wait())[0]
+        return _show.enqueued(_op.send(self._file, self.name, [(data, extras)]).wait())[0]
 
     def enqueue_many(
         self,
@@ -169,8 +170,8 @@ class Queue:
         """
         done: list[Enqueued] = []
         with _op.telling(done):
-            for part in _op.chunks(self._file, self.name, jobs, chunk):
-                done += _show.enqueued(self._file.call(part).wait())
+            for call in _op.chunks(self._file, self.name, jobs, chunk):
+                done += _show.enqueued(call.wait())
                 if progress is not None:
                     progress(len(done))
         return done
@@ -188,7 +189,9 @@ class Queue:
         """Jobs as they come, for a ``for`` loop; ends when there is none within ``wait``."""
 
         def claim() -> Batch:
-            return self.claim(prefetch, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost)
+            return self.claim(
+                prefetch, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost
+            )
 
         return Jobs(claim)
 
@@ -221,7 +224,9 @@ class Queue:
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Job | None:
         """Claim one job, or get None when there is none within ``wait``."""
-        batch = self.claim(1, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost)
+        batch = self.claim(
+            1, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost
+        )
         return batch[0] if batch else None
 
     def get(self, id: str) -> JobDetail | None:

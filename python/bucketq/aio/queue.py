@@ -62,7 +62,7 @@ class Job(JobBase):
         await self._extend(lease)
 
     async def __aenter__(self) -> Self:
-        self._held.work()
+        self._enter()
         return self
 
     async def __aexit__(
@@ -76,6 +76,8 @@ class Job(JobBase):
             if error is None:
                 raise
             error.add_note(f"and job {self.id} could not be given back: {failure}")
+        finally:
+            self._leave(error)
         return _op.swallowed(self, error, self._swallow)
 
 
@@ -146,8 +148,7 @@ class Queue:
 
     async def enqueue(self, data: Any, **extras: Unpack[Extras]) -> Enqueued:
         """Put a job into the queue. It is in the bucket once this returns."""
-        op = _op.enqueue(self.name, [_op.new(self._file, data, extras)])
-        return _show.enqueued(await self._file.call(op))[0]
+        return _show.enqueued(await _op.send(self._file, self.name, [(data, extras)]))[0]
 
     async def enqueue_many(
         self,
@@ -159,8 +160,8 @@ class Queue:
         """Put many jobs into the queue: ``New``, or data alone. One commit per chunk, each chunk all or nothing."""
         done: list[Enqueued] = []
         with _op.telling(done):
-            for part in _op.chunks(self._file, self.name, jobs, chunk):
-                done += _show.enqueued(await self._file.call(part))
+            for call in _op.chunks(self._file, self.name, jobs, chunk):
+                done += _show.enqueued(await call)
                 if progress is not None:
                     progress(len(done))
         return done
@@ -178,7 +179,9 @@ class Queue:
         """Jobs as they come, for an ``async for`` loop; ends when there is none within ``wait``."""
 
         def claim() -> Awaitable[Batch]:
-            return self.claim(prefetch, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost)
+            return self.claim(
+                prefetch, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost
+            )
 
         return Jobs(claim)
 
@@ -210,7 +213,9 @@ class Queue:
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Job | None:
         """Claim one job, or get None when there is none within ``wait``."""
-        batch = await self.claim(1, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost)
+        batch = await self.claim(
+            1, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost
+        )
         return batch[0] if batch else None
 
     async def get(self, id: str) -> JobDetail | None:
