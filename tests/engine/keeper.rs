@@ -192,7 +192,7 @@ async fn who_holds_a_job_is_told_once_when_its_lease_runs_out_and_so_are_those_w
     puppet.every_put(OnPut::Refuse(Code::Unreachable));
     pass(LEASE - Duration::from_secs(2)).await;
     assert_eq!(lost.try_recv().ok(), None);
-    pass(Duration::from_secs(1)).await;
+    pass(Duration::from_millis(1_010)).await;
     assert_eq!(lost.try_recv().ok(), Some((0, Loss::RanOut)), "the one that was dropped is nobody's");
     let told = events.try_next().expect("an event");
     let Happened::LeaseLost { job, reason: Loss::RanOut } = &told.what else { panic!("{told:?}") };
@@ -238,7 +238,7 @@ async fn a_job_that_is_only_watched_is_told_lost_at_its_end_and_an_extended_one_
     watched[0].extend(&file, LEASE).await?;
     pass(LEASE - Duration::from_millis(1)).await;
     assert_eq!(lost.try_recv().ok(), None);
-    pass(Duration::from_millis(1)).await;
+    pass(Duration::from_millis(11)).await;
     assert_eq!(lost.try_recv().ok(), Some((0, Loss::RanOut)));
     assert!(watched[0].is_lost());
     file.close().await

@@ -58,7 +58,7 @@ def until_told() -> Generator[threading.Event]:
     told = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def tell(number: int, frame: object) -> None:
+    def tell(_number: int, _frame: object) -> None:
         told.set()
 
     for number in before:

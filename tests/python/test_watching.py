@@ -1,0 +1,401 @@
+"""Events and lost leases: told in order, after the commit, on both faces. Callbacks do the queue no harm."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+
+import pytest
+
+import bucketq
+from both import Lifted
+from bucketq import _listening, aio, events, testing
+from conftest import Box
+from servers import ROOT
+
+LIMIT = 60
+
+
+def names(told):
+    return [event.name for event in told if event.name != "committed"]
+
+
+async def until(true):
+    """Wait for something that another thread does; the test's time limit ends it."""
+    while not true():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+def program(code):
+    """What a program of its own prints; it ends by itself."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    return done.stdout, done.stderr, done.returncode
+
+
+def test_there_is_a_class_for_every_event_of_the_table():
+    page = (ROOT / "docs" / "watching.md").read_text().split("\n## Metrics\n")[0]
+    rows = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert set(events.KINDS) - {"missed"} == set(rows)
+    assert all(kind.__name__ in events.__all__ for kind in events.KINDS.values())
+
+
+async def test_every_change_of_a_job_is_told_with_its_commit(box):
+    told = []
+    async with await box.open(on_event=told.append) as file:
+        q = file.queue("q")
+        await q.configure(max_attempts=2, max_pending=9, overflow="drop_oldest")
+        first = await q.enqueue("a", dedup="k")
+        await q.enqueue("b", dedup="k")
+        job = await q.claim_one(worker="w")
+        await job.extend(300)
+        await job.release()
+        await (await q.claim_one()).nack("bad", delay=0)
+        await (await q.claim_one()).nack("bad")
+        await q.requeue(first.id)
+        await (await q.claim_one()).ack()
+        await q.cancel((await q.enqueue("c")).id)
+        await q.claim()
+        await q.enqueue_many(range(10), chunk=5)
+        await q.purge(["done"])
+    before = [
+        *("enqueued", "deduplicated", "claimed", "extended", "released", "claimed", "nacked", "claimed"),
+        *("nacked", "dead", "requeued", "claimed", "acked", "enqueued", "cancelled", "claimed_nothing"),
+    ]
+    assert names(told)[: len(before)] == before
+    assert sorted(names(told)[len(before) :]) == ["dropped", *["enqueued"] * 10, "purged"]
+    enqueued = next(event for event in told if event.name == "enqueued")
+    assert enqueued == events.Enqueued(
+        commit_seq=first.commit_seq,
+        commit_time=enqueued.commit_time,
+        queue="q",
+        id=first.id,
+        run=0,
+        attempt=0,
+    )
+    assert enqueued.commit_time.tzinfo is not None
+    claimed, acked = (next(e for e in told if isinstance(e, kind)) for kind in (events.Claimed, events.Acked))
+    assert (claimed.worker, claimed.attempt) == ("w", 1)
+    assert claimed.waited >= timedelta()
+    assert (acked.run, acked.attempt) == (1, 1)
+    assert [e.state for e in told if isinstance(e, events.Nacked)] == ["ready", "dead"]
+    seqs = [event.commit_seq for event in told]
+    assert seqs == sorted(seqs)
+
+
+async def test_local_commits_syncs_and_snapshots_are_told(face, tmp_path):
+    told = []
+    box = Box(face, str(tmp_path / "jobs"), {"mode": "local", "cache": tmp_path / "here"})
+    async with await box.open(on_event=told.append) as file:
+        await file.queue("q").enqueue(1)
+        await file.sync()
+        await file.snapshot()
+    assert names(told)[0] == "enqueued"
+    assert {"synced", "snapshot"} <= set(names(told))
+    synced = next(event for event in told if isinstance(event, events.Synced))
+    assert (synced.commits, synced.ops) == (1, 1)
+
+
+async def test_a_lost_race_is_told(face, tmp_path):
+    told = []
+    url = str(tmp_path / "jobs")
+    elsewhere = f"import bucketq; bucketq.open({url!r}).queue('q').enqueue(1)"
+    async with await Box(face, url, {}).open(on_event=told.append) as file:
+        assert program(elsewhere) == ("", "", 0)
+        await file.queue("q").enqueue(2)
+        assert (await file.metrics()).conflicts == {"race": 1, "unanswered": 0}
+    assert names(told) == ["conflict", "enqueued"]
+    assert told[0].cause == "race"
+
+
+async def test_a_coroutine_function_is_told_on_both_faces_one_event_after_the_other(memory):
+    told, busy = [], []
+
+    async def tell(event):
+        assert not busy
+        busy.append(1)
+        await asyncio.sleep(0)
+        told.append(event)
+        busy.clear()
+
+    async with await memory.open(on_event=tell) as file:
+        await file.queue("q").enqueue_many([1, 2, 3])
+    assert names(told) == ["enqueued"] * 3
+
+
+async def test_a_callback_that_raises_harms_nobody_and_is_logged_once_and_counted(memory, caplog):
+    def tell(event):
+        raise SystemExit(f"no {event.name}") if event.name == "committed" else ValueError("a bug")
+
+    caplog.set_level(logging.ERROR, "bucketq")
+    if memory.face == "aio":
+        # asyncio ends its loop when somebody wants to exit.
+        tell = raises
+    async with await memory.open(on_event=tell) as file:
+        await file.queue("q").enqueue_many([1, 2])
+        await file.queue("q").enqueue(3)
+        while (await file.metrics()).events_failed < 3 + 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert len(await file.queue("q").claim(9)) == 3
+        assert (await file.metrics()).events_missed == 0
+    (record,) = caplog.records
+    assert "further failures are only counted" in record.getMessage()
+    assert record.exc_info is not None
+
+
+def raises(event):
+    raise ValueError("a bug")
+
+
+async def test_a_slow_callback_stalls_no_commit_and_is_told_what_it_missed(memory, monkeypatch, caplog):
+    monkeypatch.setattr(_listening, "ROOM", 10)
+    told, go_on = [], threading.Event()
+
+    async def slow_in_the_loop(event):
+        await asyncio.to_thread(go_on.wait)
+        told.append(event)
+
+    def slow(event):
+        go_on.wait()
+        told.append(event)
+
+    async with await memory.open(on_event=slow if memory.face == "blocking" else slow_in_the_loop) as file:
+        q = file.queue("q")
+        for number in range(30):
+            await q.enqueue(number)
+        assert (await q.counts()).counts["ready"] == 30
+        missed = (await file.metrics()).events_missed
+        assert missed >= 60 - 10 - _listening.ROOM - 2
+        go_on.set()
+        await until(lambda: any(isinstance(event, events.Missed) for event in told))
+        await q.enqueue("later")
+    assert sum(event.count for event in told if isinstance(event, events.Missed)) == missed
+    assert told[-2].name == "enqueued"
+    assert f"{missed} events are missed" in caplog.text
+
+
+async def test_closing_waits_for_what_happened_before_and_not_for_ever(memory, monkeypatch, caplog):
+    monkeypatch.setattr(_listening, "LINGER", 0.05)
+    go_on = threading.Event()
+
+    async def hang_in_the_loop(event):
+        await asyncio.to_thread(go_on.wait)
+
+    hang = (lambda event: go_on.wait()) if memory.face == "blocking" else hang_in_the_loop
+    async with await memory.open(on_event=hang) as file:
+        await file.queue("q").enqueue(1)
+    assert "still busy" in caplog.text
+    go_on.set()
+    await until(lambda: not [t for t in threading.enumerate() if t.name == "bucketq-events"])
+
+
+async def test_a_callback_may_use_the_file_and_close_it(memory):
+    told, opened = [], []
+
+    async def in_the_loop(event):
+        told.append(event.name)
+        if event.name == "acked":
+            await opened[0].close()
+        elif event.name == "enqueued":
+            await (await opened[0].queue("q").claim_one()).ack()
+
+    def on_a_thread(event):
+        told.append(event.name)
+        if event.name == "acked":
+            opened[0].blocking.close()
+        elif event.name == "enqueued":
+            opened[0].blocking.queue("q").claim_one().ack()
+
+    file = await memory.open(on_event=on_a_thread if memory.face == "blocking" else in_the_loop)
+    opened.append(file)
+    await file.queue("q").enqueue(1)
+    await until(lambda: "acked" in told)
+    await file.close()
+    with pytest.raises(bucketq.Closed):
+        await file.stats()
+
+
+def test_a_file_that_nobody_refers_to_any_more_ends_its_thread():
+    def threads():
+        return [t for t in threading.enumerate() if t.name == "bucketq-events"]
+
+    file = bucketq.open("memory://forgotten", on_event=lambda event: None)
+    file.queue("q").enqueue(1)
+    assert len(threads()) == 1
+    del file
+    gc.collect()
+    for thread in threads():
+        thread.join(LIMIT)
+    assert threads() == []
+
+
+def test_events_are_told_although_the_program_ends_without_closing():
+    code = """
+import bucketq
+file = bucketq.open("memory://x", on_event=lambda event: print(event.name, flush=True))
+file.queue("q").enqueue(1)
+"""
+    assert program(code) == ("enqueued\ncommitted\n", "", 0)
+
+
+def test_ctrl_c_is_not_held_up_by_a_callback():
+    code = """
+import bucketq, os, signal, threading
+def tell(event):
+    if event.name == "enqueued":
+        os.kill(os.getpid(), signal.SIGINT)
+with bucketq.open("memory://x", on_event=tell) as file:
+    try:
+        file.queue("q").enqueue(1)
+        threading.Event().wait(60)
+    except KeyboardInterrupt:
+        print("stopped")
+"""
+    assert program(code) == ("stopped\n", "", 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_is_told_nothing_and_ends_in_peace():
+    code = """
+import bucketq, os, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+told = []
+file = bucketq.open("memory://x", on_event=lambda event: told.append(event.name))
+job = file.queue("q")
+file.queue("q").enqueue(1)
+job = file.queue("q").claim_one(on_lease_lost=print)
+pid = os.fork()
+if pid == 0:
+    try:
+        file.close()
+    except bucketq.Closed as error:
+        print("child:", error.code, flush=True)
+    sys.exit(0)
+print("child ended", os.waitpid(pid, 0)[1], flush=True)
+job.ack()
+file.close()
+print(told.count("acked"))
+"""
+    assert program(code) == ("child: closed\nchild ended 0\n1\n", "", 0)
+
+
+async def leased(face, clock):
+    file = testing.open(clock=clock) if face == "blocking" else await testing.open_aio(clock=clock)
+    box = Lifted(file) if face == "blocking" else file
+    await box.queue("q").enqueue("x", max_attempts=9)
+    return box
+
+
+async def test_a_lease_that_runs_out_is_told_at_once_with_the_job(face):
+    clock, lost = testing.Clock(), []
+    file = await leased(face, clock)
+    job = await file.queue("q").claim_one(lease=60, on_lease_lost=lambda job, why: lost.append((job, why)))
+    clock.advance(59)
+    await file.stats()
+    assert lost == []
+    clock.advance(2)
+    await until(lambda: lost)
+    assert lost == [(job.blocking if face == "blocking" else job, "ran_out")]
+    assert job.lost
+    await file.close()
+
+
+async def test_a_job_taken_away_is_told_by_what_is_refused(memory):
+    lost, told = [], []
+
+    async def tell(job, why):
+        lost.append((job.id, why))
+
+    async with await memory.open(on_event=told.append) as file:
+        q = file.queue("q")
+        for _ in range(2):
+            await q.enqueue("x")
+        async for job in q.jobs(wait=0, on_lease_lost=tell):
+            await q.cancel(job.id, leased=True)
+            with pytest.raises(bucketq.LeaseLost):
+                await job.ack()
+            await until(lambda: lost)
+            assert lost.pop() == (job.id, "taken")
+            assert job.lost
+    assert [(event.reason, event.queue) for event in told if isinstance(event, events.LeaseLost)] == [
+        ("taken", "q")
+    ] * 2
+
+
+async def test_a_job_that_has_ended_or_is_gone_is_not_lost(face):
+    clock, lost = testing.Clock(), []
+    file = await leased(face, clock)
+    q = file.queue("q")
+    await q.enqueue_many(["y", "z"])
+    ended, gone, kept = await file.claim(3, lease=60, on_lease_lost=lambda job, why: lost.append(job.id))
+    await ended.ack()
+    left = kept.id
+    del gone
+    gc.collect()
+    clock.advance(61)
+    await until(lambda: lost)
+    await file.close()
+    assert lost == [left]
+
+
+async def test_a_callback_for_lost_leases_that_raises_is_logged(face, caplog):
+    clock, lost = testing.Clock(), []
+
+    def tell(job, why):
+        lost.append(why)
+        raise ValueError("a bug")
+
+    file = await leased(face, clock)
+    job = await file.queue("q").claim_one(lease=60, on_lease_lost=tell)
+    clock.advance(61)
+    await until(lambda: caplog.records)
+    await file.close()
+    assert lost == ["ran_out"]
+    assert "on_lease_lost failed" in caplog.text
+    assert job.attempt == 1
+
+
+@pytest.mark.parametrize("handler", ["function", "coroutine"])
+@pytest.mark.parametrize("callback", ["function", "coroutine"])
+async def test_a_worker_tells_of_the_job_that_its_handler_works_on(face, handler, callback):
+    clock, lost, seen = testing.Clock(), [], []
+    was_told = threading.Event()
+
+    def tell(job, why):
+        lost.append((job, why))
+        was_told.set()
+
+    async def tell_later(job, why):
+        tell(job, why)
+
+    def work(job):
+        seen.append(job)
+        clock.advance(61)
+        assert was_told.wait(LIMIT)
+
+    async def work_later(job):
+        seen.append(job)
+        clock.advance(61)
+        await asyncio.to_thread(was_told.wait, LIMIT)
+
+    file = testing.open(clock=clock) if face == "blocking" else await testing.open_aio(clock=clock)
+    kind = bucketq.Worker if face == "blocking" else aio.Worker
+    worker = kind(file, lease=60, on_lease_lost=tell if callback == "function" else tell_later)
+    worker.handles("q")(work if handler == "function" else work_later)
+    if face == "blocking":
+        file.queue("q").enqueue("x", max_attempts=1)
+        worked = await asyncio.to_thread(worker.run, wait=0, signals=False)
+        file.close()
+    else:
+        await file.queue("q").enqueue("x", max_attempts=1)
+        worked = await worker.run(wait=0, signals=False)
+        await file.close()
+    assert worked.lost == 1
+    assert lost == [(seen[0], "ran_out")]
