@@ -228,6 +228,22 @@ async fn who_holds_a_job_that_was_taken_away_is_told_by_the_extend_or_by_what_is
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_that_was_deleted_is_lost_and_told_once() -> Result<()> {
+    let (_, file, _keeper, kept) = kept(1).await?;
+    let mut lost = losses(&kept);
+    file.call(bucketq::Op::Purge { queue: "q".into(), states: vec![bucketq::State::Leased] }).await?;
+    let mut events = file.events(100)?;
+    pass(LEASE * 2).await;
+    assert_eq!(lost.try_recv().ok(), Some((0, Loss::Taken)));
+    assert_eq!(lost.try_recv().ok(), None);
+    let told = events.try_next().expect("an event");
+    assert!(matches!(told.what, Happened::LeaseLost { reason: Loss::Taken, .. }), "{told:?}");
+    assert_eq!(events.try_next(), None);
+    assert!(kept[0].is_lost());
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_job_that_is_only_watched_is_told_lost_at_its_end_and_an_extended_one_later() -> Result<()> {
     let (_, file, keeper, _) = kept(0).await?;
     file.queue("q")?.enqueue(Payload::text("x")).await?;

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -399,3 +400,39 @@ async def test_a_worker_tells_of_the_job_that_its_handler_works_on(face, handler
         await file.close()
     assert worked.lost == 1
     assert lost == [(seen[0], "ran_out")]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped here")
+def test_a_process_that_slept_over_its_lease_is_told_as_soon_as_it_wakes(tmp_path):
+    url = str(tmp_path / "jobs")
+    code = """
+import bucketq, sys, threading
+told = threading.Event()
+def stop(job, why):
+    print(job.data, why, job.lost, flush=True)
+    told.set()
+with bucketq.open(sys.argv[1]) as file:
+    job = file.queue("q").claim_one(lease=1, on_lease_lost=stop)
+    print("claimed", flush=True)
+    told.wait()
+    try:
+        job.ack()
+    except bucketq.LeaseLost as error:
+        print(error.code)
+"""
+    with bucketq.open(url) as file:
+        q = file.queue("q")
+        q.enqueue("x")
+        sleeper = subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True)
+        try:
+            assert sleeper.stdout.readline() == "claimed\n"
+            sleeper.send_signal(signal.SIGSTOP)
+            taken = q.claim_one(wait=LIMIT)
+            assert taken.attempt == 2
+            sleeper.send_signal(signal.SIGCONT)
+            out, _ = sleeper.communicate(timeout=LIMIT)
+            assert out in {"x ran_out True\nlease_lost\n", "x taken True\nlease_lost\n"}
+            taken.ack()
+        finally:
+            sleeper.kill()
+            sleeper.communicate()

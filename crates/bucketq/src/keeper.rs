@@ -101,11 +101,10 @@ impl Watched {
         self.stage.load(SeqCst) == ENDED
     }
 
-    /// Somebody else has the job, or nobody ever will: unless it has ended here.
-    fn taken(&self) {
-        if self.stage.fetch_update(SeqCst, SeqCst, |now| (now != ENDED).then_some(LOST)).is_ok() {
-            self.lose(Loss::Taken);
-        }
+    /// Somebody else has the job, or nobody ever will: unless it has ended here. True if that is news.
+    fn taken(&self) -> bool {
+        let is_held = self.stage.fetch_update(SeqCst, SeqCst, |now| (now != ENDED).then_some(LOST)).is_ok();
+        is_held && self.lose(Loss::Taken)
     }
 
     /// The holder is told, if this is the first time.
@@ -405,7 +404,12 @@ impl Task {
                 entry.next = Some(now + lease / 3);
             }
             Err(e) if matches!(e.kind(), Kind::LeaseLost | Kind::NotFound | Kind::Invalid) => {
-                entry.watched.taken();
+                let watched = &entry.watched;
+                // The refusal of a lease is told by the writer; that there is no such job any more is not.
+                if watched.taken() && e.kind() != Kind::LeaseLost {
+                    let lost = || Happened::LeaseLost { job: watched.job.clone(), reason: Loss::Taken };
+                    self.file.tell(lost, watched.claimed);
+                }
                 self.kept.remove(&held);
             }
             Err(e) if e.kind() == Kind::Closed => _ = self.kept.remove(&held),
