@@ -17,7 +17,7 @@ from opentelemetry.semconv.schemas import Schemas
 from opentelemetry.trace import SpanKind, StatusCode
 
 import bucketq
-from bucketq import New, aio, otel
+from bucketq import New, aio, otel, testing
 
 
 class Collector:
@@ -225,16 +225,26 @@ def test_metrics_are_off_unless_asked_for(collector):
     assert counts == {"send": 1, "receive": 1, "ack": 3}
 
 
-def test_claims_that_get_nothing_schedules_and_what_is_not_traced_any_more_leave_no_span(collector):
+def test_claims_that_get_nothing_and_what_is_not_traced_any_more_leave_no_span(collector):
     with bucketq.open("memory://untraced") as file:
         collector.instrument(file)
         q = file.queue("emails")
         assert q.claim_one() is None
-        q.schedule("nightly", "x", every=3600)
         otel.uninstrument(file)
         q.enqueue("hi")
         assert dict(q.claim_one().headers) == {}
     assert collector.spans() == []
+
+
+def test_jobs_of_schedules_belong_to_no_trace(collector):
+    clock = testing.Clock()
+    with testing.open(clock=clock) as file:
+        collector.instrument(file)
+        q = file.queue("emails")
+        with collector.mine.start_as_current_span("setting up"):
+            q.schedule("hourly", "x", every=3600)
+        clock.advance(3601)
+        assert set(q.claim_one().headers) == {"bucketq-schedule", "bucketq-due-ms"}
 
 
 def test_nothing_is_imported_before_it_is_used():

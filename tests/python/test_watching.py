@@ -197,7 +197,7 @@ async def test_closing_waits_for_what_happened_before_and_not_for_ever(memory, m
     await until(lambda: not [t for t in threading.enumerate() if t.name == "bucketq-events"])
 
 
-async def test_a_callback_may_use_the_file_and_close_it(memory):
+async def test_a_callback_may_use_the_file_and_close_it(memory, caplog):
     told, opened = [], []
 
     async def in_the_loop(event):
@@ -221,6 +221,7 @@ async def test_a_callback_may_use_the_file_and_close_it(memory):
     await file.close()
     with pytest.raises(bucketq.Closed):
         await file.stats()
+    assert caplog.records == []
 
 
 def test_a_file_that_nobody_refers_to_any_more_ends_its_thread():
@@ -237,13 +238,44 @@ def test_a_file_that_nobody_refers_to_any_more_ends_its_thread():
     assert threads() == []
 
 
+async def test_what_happened_before_closing_is_told_when_it_returns(memory, monkeypatch):
+    told, closing = [], threading.Event()
+    stop = _listening.Listening.stop
+
+    def stop_and_go_on(listening):
+        stop(listening)
+        closing.set()
+
+    monkeypatch.setattr(_listening.Listening, "stop", stop_and_go_on)
+
+    async def in_the_loop(event):
+        await asyncio.to_thread(closing.wait)
+        told.append(event)
+
+    def on_a_thread(event):
+        closing.wait()
+        told.append(event)
+
+    async with await memory.open(on_event=on_a_thread if memory.face == "blocking" else in_the_loop) as file:
+        await file.queue("q").enqueue_many(range(500))
+    assert names(told) == ["enqueued"] * 500
+
+
 def test_events_are_told_although_the_program_ends_without_closing():
     code = """
-import bucketq
-file = bucketq.open("memory://x", on_event=lambda event: print(event.name, flush=True))
-file.queue("q").enqueue(1)
+import atexit, bucketq, threading
+ending = threading.Event()
+told = []
+def tell(event):
+    ending.wait()
+    told.append(event.name)
+    if event.name == "committed":
+        print(len(told), flush=True)
+file = bucketq.open("memory://x", on_event=tell)
+file.queue("q").enqueue_many(range(500))
+atexit.register(ending.set)
 """
-    assert program(code) == ("enqueued\ncommitted\n", "", 0)
+    assert program(code) == ("501\n", "", 0)
 
 
 def test_ctrl_c_is_not_held_up_by_a_callback():
