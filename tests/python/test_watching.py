@@ -104,6 +104,35 @@ async def test_local_commits_syncs_and_snapshots_are_told(face, tmp_path):
     assert (synced.commits, synced.ops) == (1, 1)
 
 
+def test_leases_that_expire_archives_and_bases_are_told():
+    told, clock = [], testing.Clock()
+    with testing.open(clock=clock, on_event=told.append, base_after=4096, tail=1024) as file:
+        q = file.queue("q")
+        q.configure(archive=True, keep=0)
+        q.enqueue("x")
+        held = q.claim_one(lease=60)
+        clock.advance(61)
+        q.claim_one().ack()
+        assert held.lost
+        for _ in range(30):
+            q.cancel(q.enqueue(b"7" * 900).id)
+        file.archive()
+    expired = next(event for event in told if isinstance(event, events.Expired))
+    assert (expired.queue, expired.attempt) == ("q", 1)
+    archived = [event for event in told if isinstance(event, events.Archived)]
+    assert sum(event.count for event in archived) == 31
+    assert all(event.bytes > 0 for event in told if isinstance(event, events.Checkpoint))
+    assert "checkpoint" in names(told)
+
+
+def test_an_event_of_a_kind_that_is_not_known_is_told_bare():
+    native = {"commit_seq": 7, "commit_ms": 0, "event": "invented", "colour": "blue"}
+    event = events.event_of(native)
+    assert (type(event), event.commit_seq, event.name) == (events.Event, 7, "")
+    resent = events.event_of({"commit_seq": 7, "commit_ms": 0, "event": "resent"})
+    assert resent == events.Resent(commit_seq=7, commit_time=event.commit_time)
+
+
 async def test_a_lost_race_is_told(face, tmp_path):
     told = []
     url = str(tmp_path / "jobs")
