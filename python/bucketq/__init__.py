@@ -25,8 +25,10 @@ from bucketq.errors import (
     QueueFull,
     Unavailable,
 )
+from bucketq.events import Event
 from bucketq.file import Atomic, QueueFile, check, measure, open, probe, restore
 from bucketq.measured import BySize, ClockOffset, Measured, Spread, Times, Workload
+from bucketq.metrics import Histogram, Metrics
 from bucketq.queue import Batch, Job, Jobs, Queue
 from bucketq.types import (
     POLICY,
@@ -86,8 +88,10 @@ __all__ = [
     "Diverged",
     "Enqueued",
     "Error",
+    "Event",
     "Exported",
     "Extras",
+    "Histogram",
     "Invalid",
     "Job",
     "JobDetail",
@@ -97,6 +101,7 @@ __all__ = [
     "Life",
     "Lives",
     "Measured",
+    "Metrics",
     "New",
     "NotFound",
     "OutcomeUnknown",

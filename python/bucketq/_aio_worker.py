@@ -14,6 +14,7 @@ from bucketq.types.policy import POLICY
 from bucketq.worker import Worked, WorkerBase
 
 if TYPE_CHECKING:
+    from bucketq._listening import OnLost
     from bucketq.aio import QueueFile
     from bucketq.types import FromPolicy, Seconds
 
@@ -29,9 +30,12 @@ class Worker(WorkerBase):
         queues: Iterable[str] | None = None,
         lease: Seconds | FromPolicy | None = POLICY,
         name: str | None = None,
+        on_lease_lost: OnLost | None = None,
     ) -> None:
         """``concurrency`` jobs at a time, of ``queues`` or of all that have a handler."""
-        super().__init__(file, concurrency=concurrency, queues=queues, lease=lease, name=name)
+        super().__init__(
+            file, concurrency=concurrency, queues=queues, lease=lease, name=name, on_lease_lost=on_lease_lost
+        )
         self._task: asyncio.Task[Worked] | None = None
         self._ended = asyncio.Event()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bucketq import _convert as convert
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class JobBase:
     """A claimed job: what it is, and whether it is still this worker's."""
 
-    __slots__ = ("_data", "_file", "_held", "_swallow")
+    __slots__ = ("__weakref__", "_data", "_file", "_held", "_swallow", "_work")
 
     def __init__(self, file: _native.File, held: _native.Held, *, swallow: bool) -> None:
         self._file = file
@@ -115,21 +116,43 @@ class JobBase:
         blob = None if result is None else convert.encode(result)
         ack = _native.Op.ack(self._held, blob)
         steps = [enqueue(one.queue or self.queue, [new(self._file, one.data, one.extras)]) for one in then]
-        return self._file.call(_native.Op.atomic([ack, *steps]) if steps else ack)
+        return self._settle("ack", _native.Op.atomic([ack, *steps]) if steps else ack)
 
     def _nack(self, error: object, delay: Seconds | None) -> _native.Call[Any]:
-        return self._file.call(
-            _native.Op.nack(self._held, convert.maybe_millis(delay, "delay"), words(error))
-        )
+        op = _native.Op.nack(self._held, convert.maybe_millis(delay, "delay"), words(error))
+        return self._settle("nack", op)
 
     def _release(self) -> _native.Call[Any]:
-        return self._file.call(_native.Op.release(self._held))
+        return self._settle("release", _native.Op.release(self._held))
 
     def _reject(self, error: object) -> _native.Call[Any]:
-        return self._file.call(_native.Op.reject(self._held, words(error)))
+        return self._settle("reject", _native.Op.reject(self._held, words(error)))
+
+    def _settle(self, how: str, op: _native.Op) -> _native.Call[Any]:
+        call, telemetry = self._file.call(op), self._file.beside.get("telemetry")
+        return call if telemetry is None else telemetry.settle(self, how, call)
 
     def _extend(self, lease: Seconds) -> _native.Call[Any]:
         return self._held.extend(convert.millis(lease, "lease"))
+
+    def _process(self) -> AbstractContextManager[Any]:
+        """The work on it, which is traced if its handle is."""
+        telemetry = self._file.beside.get("telemetry")
+        return nullcontext() if telemetry is None else telemetry.process(self)
+
+    def _enter(self) -> None:
+        self._held.work()
+        self._work = self._process()
+        self._work.__enter__()
+
+    def _leave(self, error: BaseException | None) -> None:
+        """The block is left; what ends the job is still part of the work."""
+        if error is None:
+            self._work.__exit__(None, None, None)
+            return
+        # A span notes what went wrong and lets it pass.
+        with suppress(type(error)):
+            self._work.__exit__(type(error), error, error.__traceback__)
 
     def _left(self, error: BaseException | None) -> _native.Call[Any] | None:
         """How leaving the block ends the job: ack, nack, or release when it was not the job's fault."""

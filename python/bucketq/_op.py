@@ -21,18 +21,31 @@ if TYPE_CHECKING:
 
 
 def new(file: _native.File, data: Any, extras: Extras) -> _native.New:
-    """A job to be enqueued, its id drawn."""
+    """A job to be enqueued, its id drawn. If the handle is traced, the job carries the trace context."""
+    telemetry = file.beside.get("telemetry")
+    return _new(file, data, extras if telemetry is None else telemetry.carried(extras))
+
+
+def _new(file: _native.File, data: Any, extras: Extras) -> _native.New:
     return file.new(convert.encode(data, extras.get("content_type")), **convert.native_extras(extras))
 
 
-def news(file: _native.File, queue: str, jobs: Iterable[Any], begin: int = 0) -> list[_native.New]:
+def send(file: _native.File, queue: str, jobs: list[tuple[Any, Extras]]) -> _native.Call[Any]:
+    """Put these jobs into the queue, all or none."""
+    telemetry = file.beside.get("telemetry")
+    if telemetry is not None:
+        return telemetry.send(file, queue, jobs)
+    return file.call(enqueue(queue, [_new(file, data, extras) for data, extras in jobs]))
+
+
+def given(queue: str, jobs: Iterable[Any], begin: int) -> list[tuple[Any, Extras]]:
     """Jobs for this queue, from ``New`` or from data alone; ``begin`` is the number of the first in messages."""
-    made: list[_native.New] = []
+    made: list[tuple[Any, Extras]] = []
     for index, job in enumerate(jobs, begin):
         if not isinstance(job, New):
-            made.append(new(file, job, {}))
+            made.append((job, {}))
         elif job.queue is None or job.queue == queue:
-            made.append(new(file, job.data, job.extras))
+            made.append((job.data, job.extras))
         else:
             raise Invalid(
                 f"job {index} is for {job.queue!r}, not for {queue!r}: leave the queue out, or use file.atomic()"
@@ -66,13 +79,13 @@ def swallowed(job: JobBase, error: BaseException | None, swallow: bool) -> bool:
     return True
 
 
-def chunks(file: _native.File, queue: str, jobs: Iterable[Any], size: int) -> Iterator[Op]:
+def chunks(file: _native.File, queue: str, jobs: Iterable[Any], size: int) -> Iterator[_native.Call[Any]]:
     """The enqueues of so many jobs each."""
     convert.whole(size, "chunk", 1, 1_000_000)
     rest, begin = iter(jobs), 0
-    while part := news(file, queue, islice(rest, size), begin):
+    while part := given(queue, islice(rest, size), begin):
         begin += len(part)
-        yield enqueue(queue, part)
+        yield send(file, queue, part)
 
 
 class telling:
@@ -120,7 +133,8 @@ def schedule(
         if extras.get(key) is not None:
             raise Invalid(f"{key} is nothing for a schedule: it says itself when its jobs are enqueued")
     timing = policies.timing(cron, every, start, timezone)
-    return Op.schedule(queue, name, timing, policies.catches_up(missed), new(file, data, extras))
+    # Its jobs belong to no trace: they come long after whoever made the schedule.
+    return Op.schedule(queue, name, timing, policies.catches_up(missed), _new(file, data, extras))
 
 
 def requeue_all(
@@ -154,13 +168,16 @@ def claim(
     worker: str | None,
 ) -> _native.Call[list[_native.Held]]:
     """Ask for jobs."""
-    return file.claim(
-        None if queues is None else convert.names(queues, "queues"),
+    names = None if queues is None else convert.names(queues, "queues")
+    call = file.claim(
+        names,
         convert.whole(most, "max", 1, 10_000),
         *term(lease),
         convert.maybe_millis(wait, "wait"),
         convert.name(worker, "worker"),
     )
+    telemetry = file.beside.get("telemetry")
+    return call if telemetry is None else telemetry.receive(names, call)
 
 
 def page(

@@ -14,14 +14,16 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from bucketq._listening import Listening, Task, Thread
 from bucketq._threads import Threads
 from bucketq._twin import blocking
 from bucketq.errors import Contended, Invalid, LeaseLost, OutcomeUnknown, QueueFull, Unavailable
 from bucketq.worker import Reject, Worked, is_coroutine
 
 if TYPE_CHECKING:
+    from bucketq._job import JobBase
     from bucketq.aio import Batch, Job, QueueFile
     from bucketq.types import Seconds
     from bucketq.worker import Handler, Plan
@@ -32,6 +34,8 @@ PASSING = (Unavailable, Contended, OutcomeUnknown, QueueFull)
 """Errors that may be over in a while. Ending a job twice changes nothing, so an unknown outcome is one of them."""
 PAUSE_FIRST, PAUSE_LAST = 0.5, 30.0
 """How long to leave the store alone after such an error, doubling, in seconds."""
+
+J = TypeVar("J", bound="JobBase")
 
 inside: ContextVar[Working | None] = ContextVar("bucketq_working", default=None)
 
@@ -53,6 +57,7 @@ class Working:
         self._drain_seen = asyncio.Event()
         self._stop_seen = asyncio.Event()
         self._claim: asyncio.Task[Batch] | None = None
+        self._listening: Listening | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._handling: set[asyncio.Task[None]] = set()
 
@@ -72,6 +77,8 @@ class Working:
                     raise
                 finally:
                     await self._finish()
+                    if self._listening is not None:
+                        await self._listening.aend()
         finally:
             with self._lock:
                 self._loop = None
@@ -231,11 +238,23 @@ class Working:
             if self._stopping:
                 raise asyncio.CancelledError
             job._held.work()
-            if is_coroutine(handler):
-                return await handler(job)
-            return await self._threads.run(handler, blocking(job))
+            with job._process():
+                if is_coroutine(handler):
+                    return await handler(self._watched(job))
+                return await self._threads.run(handler, self._watched(blocking(job)))
         finally:
             self._handling.discard(task)
+
+    def _watched(self, job: J) -> J:
+        """The job, of whose lost lease somebody is told."""
+        tell = self._plan.on_lease_lost
+        if tell is None:
+            return job
+        if self._listening is None:
+            # A function may take its time: not in the loop that claims.
+            kind = Task if is_coroutine(cast("Any", tell)) else Thread
+            self._listening = kind(self._file._file, None)
+        return self._listening.watch(job, tell)
 
     async def _end(self, job: Job, end: Callable[[], Awaitable[Any]], what: str) -> str:
         """Tell the queue file what came of the job, for as long as the lease holds. Answers what did come of it."""

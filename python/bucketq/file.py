@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
 
 from bucketq import _convert as convert
-from bucketq import _native, _op, _policy, _show
+from bucketq import _listening, _native, _op, _policy, _show
 from bucketq._atomic import AtomicBase
+from bucketq._listening import Thread, watch
+from bucketq.events import OnEvent
 from bucketq.measured import Measured, Progress, Workload, measured_of, workload_of
-from bucketq.queue import Batch, Job, Queue
+from bucketq.metrics import METRICS_AGE, Metrics, metrics_of
+from bucketq.queue import Batch, Job, OnLeaseLost, Queue
 from bucketq.settings import Source, resolve
 from bucketq.types import (
     POLICY,
@@ -42,9 +45,15 @@ __all__ = ["Atomic", "QueueFile", "check", "measure", "open", "probe", "restore"
 
 
 def open(
-    url: str | PathLike[str] | None = None, *, settings: Source | None = None, **arguments: Unpack[Settings]
+    url: str | PathLike[str] | None = None,
+    *,
+    settings: Source | None = None,
+    on_event: OnEvent | None = None,
+    **arguments: Unpack[Settings],
 ) -> QueueFile:
     """Open a queue file, made if there is none: ``s3://bucket/path/name``, a path, or ``memory://name``.
+
+    ``on_event`` is told what happens through this process, as ``bucketq.events`` has it.
 
     What the arguments do not say comes from ``settings``, a dict or the path of a file, then from BUCKETQ_* variables.
 
@@ -55,7 +64,7 @@ def open(
     1
     """
     url, options = resolve(url, settings, arguments)
-    return QueueFile(_native.open(url, options).wait(), url)
+    return QueueFile(_listening.start(_native.open(url, options).wait(), on_event, Thread), url)
 
 
 def probe(
@@ -167,10 +176,12 @@ class QueueFile:
         wait: Seconds | None = 0,
         worker: str | None = None,
         swallow: bool = False,
+        on_lease_lost: OnLeaseLost | None = None,
     ) -> Batch:
         """Claim up to ``max`` jobs of these queues, or of any. ``wait`` 0 looks once, None waits for one."""
         call = _op.claim(self._file, queues, max, lease, wait, worker)
-        return Batch(self._file, [Job(self._file, held, swallow=swallow) for held in call.wait()])
+        jobs = [Job(self._file, held, swallow=swallow) for held in call.wait()]
+        return Batch(self._file, watch(self._file, jobs, on_lease_lost, Thread))
 
     def sync(self) -> Synced:
         """Local mode: publish what was changed here, in one commit. Costs nothing when nothing was.
@@ -280,16 +291,19 @@ class QueueFile:
         """Where the local state lies: in Local mode, or in Durable mode with a ``cache``."""
         return self._file.directory()
 
-    def metrics(self) -> Mapping[str, int]:
-        """What the writer of this process has done: commits, puts, gets and more."""
-        return self._file.metrics()
+    def metrics(self, *, max_age: Seconds | None = METRICS_AGE) -> Metrics:
+        """Everything that is measured; counts of jobs are at most ``max_age`` old."""
+        return metrics_of(self._file.metrics(convert.maybe_millis(max_age, "max_age")).wait())
 
     def close(self) -> None:
         """Answer everything sent before, and end. Waiting claims get Closed.
 
         Local mode: this does not sync; the log warns of what is not published.
         """
-        _show.closed(self.url, self._file.close().wait())
+        try:
+            _show.closed(self.url, self._file.close().wait())
+        finally:
+            _listening.end(self._file)
 
     def __enter__(self) -> Self:
         return self

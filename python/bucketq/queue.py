@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from bucketq import _convert as convert
 from bucketq import _op, _policy, _show
 from bucketq._job import BatchBase, JobBase
+from bucketq._listening import Thread, watch
 from bucketq._native import Op
 from bucketq._op import swallowed
 from bucketq.errors import Error
+from bucketq.events import Loss
 from bucketq.types import (
     POLICY,
     Changes,
@@ -66,7 +68,7 @@ class Job(JobBase):
         self._extend(lease).wait()
 
     def __enter__(self) -> Self:
-        self._held.work()
+        self._enter()
         return self
 
     def __exit__(
@@ -80,7 +82,13 @@ class Job(JobBase):
             if error is None:
                 raise
             error.add_note(f"and job {self.id} could not be given back: {failure}")
+        finally:
+            self._leave(error)
         return swallowed(self, error, self._swallow)
+
+
+OnLeaseLost = Callable[[Job, Loss], object]
+"""A function or a coroutine function that gets the job and how its lease was lost."""
 
 
 class Batch(BatchBase[Job]):
@@ -146,8 +154,7 @@ class Queue:
 
     def enqueue(self, data: Any, **extras: Unpack[Extras]) -> Enqueued:
         """Put a job into the queue. It is in the bucket once this returns."""
-        op = _op.enqueue(self.name, [_op.new(self._file, data, extras)])
-        return _show.enqueued(self._file.call(op).wait())[0]
+        return _show.enqueued(_op.send(self._file, self.name, [(data, extras)]).wait())[0]
 
     def enqueue_many(
         self,
@@ -163,8 +170,8 @@ class Queue:
         """
         done: list[Enqueued] = []
         with _op.telling(done):
-            for part in _op.chunks(self._file, self.name, jobs, chunk):
-                done += _show.enqueued(self._file.call(part).wait())
+            for call in _op.chunks(self._file, self.name, jobs, chunk):
+                done += _show.enqueued(call.wait())
                 if progress is not None:
                     progress(len(done))
         return done
@@ -177,11 +184,14 @@ class Queue:
         wait: Seconds | None = None,
         worker: str | None = None,
         swallow: bool = False,
+        on_lease_lost: OnLeaseLost | None = None,
     ) -> Jobs:
         """Jobs as they come, for a ``for`` loop; ends when there is none within ``wait``."""
 
         def claim() -> Batch:
-            return self.claim(prefetch, lease=lease, wait=wait, worker=worker, swallow=swallow)
+            return self.claim(
+                prefetch, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost
+            )
 
         return Jobs(claim)
 
@@ -193,13 +203,16 @@ class Queue:
         wait: Seconds | None = 0,
         worker: str | None = None,
         swallow: bool = False,
+        on_lease_lost: OnLeaseLost | None = None,
     ) -> Batch:
         """Claim up to ``max`` jobs. ``wait`` 0 looks once, None waits until there is one.
 
         They are held for ``lease``, unless told as long as the policy says. None is without end (at most once).
+        ``on_lease_lost`` is called with a job and "ran_out" or "taken" as soon as its lease is lost, on a thread.
         """
         call = _op.claim(self._file, [self.name], max, lease, wait, worker)
-        return Batch(self._file, [Job(self._file, held, swallow=swallow) for held in call.wait()])
+        jobs = [Job(self._file, held, swallow=swallow) for held in call.wait()]
+        return Batch(self._file, watch(self._file, jobs, on_lease_lost, Thread))
 
     def claim_one(
         self,
@@ -208,9 +221,12 @@ class Queue:
         wait: Seconds | None = 0,
         worker: str | None = None,
         swallow: bool = False,
+        on_lease_lost: OnLeaseLost | None = None,
     ) -> Job | None:
         """Claim one job, or get None when there is none within ``wait``."""
-        batch = self.claim(1, lease=lease, wait=wait, worker=worker, swallow=swallow)
+        batch = self.claim(
+            1, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost
+        )
         return batch[0] if batch else None
 
     def get(self, id: str) -> JobDetail | None:

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from bucketq import _convert as convert
 from bucketq import _native
+from bucketq._listening import Task, Thread, start
 from bucketq._twin import plain
 from bucketq.errors import Invalid
+from bucketq.events import OnEvent
 from bucketq.file import QueueFile
 from bucketq.types import JobDetail, Seconds, Settings
 
@@ -63,19 +65,22 @@ class Clock:
         return convert.time(self._clock.now_ms())
 
 
-def open(*, clock: Clock | None = None, **settings: Unpack[Settings]) -> QueueFile:
+def open(
+    *, clock: Clock | None = None, on_event: OnEvent | None = None, **settings: Unpack[Settings]
+) -> QueueFile:
     """A fresh queue file in memory that no other handle shares; it is gone when it is closed."""
-    return QueueFile(
-        _native.open_test(convert.native_settings(settings), clock and clock._clock).wait(), "a test"
-    )
+    file = _native.open_test(convert.native_settings(settings), clock and clock._clock).wait()
+    return QueueFile(start(file, on_event, Thread), "a test")
 
 
-async def open_aio(*, clock: Clock | None = None, **settings: Unpack[Settings]) -> aio.QueueFile:
+async def open_aio(
+    *, clock: Clock | None = None, on_event: OnEvent | None = None, **settings: Unpack[Settings]
+) -> aio.QueueFile:
     """As ``open``, for ``bucketq.aio``."""
     from bucketq import aio
 
     file = await _native.open_test(convert.native_settings(settings), clock and clock._clock)
-    return aio.QueueFile(file, "a test")
+    return aio.QueueFile(start(file, on_event, Task), "a test")
 
 
 def assert_enqueued(

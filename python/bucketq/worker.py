@@ -32,6 +32,7 @@ from bucketq.errors import Closed, Invalid
 from bucketq.types.policy import POLICY
 
 if TYPE_CHECKING:
+    from bucketq._listening import OnLost
     from bucketq._working import Working
     from bucketq.file import QueueFile
     from bucketq.types import FromPolicy, Seconds
@@ -71,6 +72,7 @@ class Plan:
     name: str
     queues: tuple[str, ...]
     handlers: dict[str, Handler]
+    on_lease_lost: OnLost | None
 
 
 class WorkerBase:
@@ -84,8 +86,12 @@ class WorkerBase:
         queues: Iterable[str] | None = None,
         lease: Seconds | FromPolicy | None = POLICY,
         name: str | None = None,
+        on_lease_lost: OnLost | None = None,
     ) -> None:
-        """``concurrency`` jobs at a time, of ``queues`` or of all that have a handler."""
+        """``concurrency`` jobs at a time, of ``queues`` or of all that have a handler.
+
+        ``on_lease_lost`` gets the job that a handler works on, and how its lease was lost.
+        """
         self._file = file
         self._concurrency = convert.whole(concurrency, "concurrency", 1, 10_000)
         self._queues = None if queues is None else tuple(convert.names(queues, "queues"))
@@ -93,6 +99,7 @@ class WorkerBase:
         if lease is not POLICY:
             convert.maybe_millis(lease, "lease")
         self._name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self._on_lease_lost = on_lease_lost
         self._handlers: dict[str, Handler] = {}
         self._working: Working | None = None
         self._drained = False
@@ -143,7 +150,9 @@ class WorkerBase:
         for queue in queues:
             if queue not in self._handlers:
                 raise Invalid(f"queue {queue!r} has no handler: {convert.nearest(queue, self._handlers)}")
-        return Plan(self._concurrency, self._lease, self._name, queues, dict(self._handlers))
+        return Plan(
+            self._concurrency, self._lease, self._name, queues, dict(self._handlers), self._on_lease_lost
+        )
 
     def __repr__(self) -> str:
         stage = "drained" if self._drained else "new" if self._working is None else "running"
@@ -169,9 +178,12 @@ class Worker(WorkerBase):
         queues: Iterable[str] | None = None,
         lease: Seconds | FromPolicy | None = POLICY,
         name: str | None = None,
+        on_lease_lost: OnLost | None = None,
     ) -> None:
         """``concurrency`` jobs at a time, of ``queues`` or of all that have a handler."""
-        super().__init__(file, concurrency=concurrency, queues=queues, lease=lease, name=name)
+        super().__init__(
+            file, concurrency=concurrency, queues=queues, lease=lease, name=name, on_lease_lost=on_lease_lost
+        )
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._error: BaseException | None = None

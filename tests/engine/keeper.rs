@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use bucketq::{Code, Keeper, Kept, Payload, QueueFile, Result};
+use bucketq::{Code, Happened, Keeper, Kept, Loss, Payload, QueueFile, Result};
 use bucketq_tests::clock::pass;
 use bucketq_tests::given::{inline, puppet, refused};
 use bucketq_tests::puppet::{OnPut, Puppet};
+use tokio::sync::mpsc;
 
 const LEASE: Duration = Duration::from_secs(12);
 
@@ -166,5 +167,95 @@ async fn the_task_ends_with_what_it_keeps() -> Result<()> {
     drop(kept);
     task.await.expect("no panic");
     assert_eq!(attempt(&file).await?, Some(1));
+    file.close().await
+}
+
+/// Losses of these jobs as they are told.
+fn losses(kept: &[Kept]) -> mpsc::UnboundedReceiver<(usize, Loss)> {
+    let (tx, rx) = mpsc::unbounded_channel();
+    for (i, one) in kept.iter().enumerate() {
+        let tx = tx.clone();
+        one.on_lost(move |how| _ = tx.send((i, how)));
+    }
+    rx
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_holds_a_job_is_told_once_when_its_lease_runs_out_and_so_are_those_who_watch() -> Result<()> {
+    let (puppet, file, _keeper, mut kept) = kept(2).await?;
+    let mut events = file.events(100)?;
+    let mut lost = losses(&kept);
+    kept[0].work();
+    drop(kept.pop());
+    pass(Duration::from_secs(1)).await;
+    while events.try_next().is_some() {}
+    puppet.every_put(OnPut::Refuse(Code::Unreachable));
+    pass(LEASE * 5 / 6).await;
+    assert_eq!(lost.try_recv().ok(), None);
+    pass(Duration::from_millis(1_010)).await;
+    assert_eq!(lost.try_recv().ok(), Some((0, Loss::RanOut)), "the one that was dropped is nobody's");
+    let told = events.try_next().expect("an event");
+    let Happened::LeaseLost { job, reason: Loss::RanOut } = &told.what else { panic!("{told:?}") };
+    assert_eq!((job.id, &*job.queue, job.attempt), (kept[0].held().id, "q", 1));
+    assert!(told.commit_seq > 0 && told.commit_ms > 0);
+    puppet.every_put(OnPut::Pass);
+    file.call(bucketq::Op::Cancel { id: kept[0].held().id, leased: true }).await?;
+    pass(LEASE * 2).await;
+    assert!(kept[0].is_lost());
+    assert_eq!(lost.try_recv().ok(), None, "told once");
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_holds_a_job_that_was_taken_away_is_told_by_the_extend_or_by_what_is_refused_before() -> Result<()>
+{
+    let (_, file, _keeper, kept) = kept(3).await?;
+    let mut lost = losses(&kept);
+    for one in &kept {
+        file.call(bucketq::Op::Cancel { id: one.held().id, leased: true }).await?;
+    }
+    kept[1].refused();
+    assert_eq!(lost.try_recv().ok(), Some((1, Loss::Taken)));
+    assert!(kept[1].is_lost());
+    kept[2].end();
+    kept[2].refused();
+    pass(LEASE / 2).await;
+    assert_eq!(lost.try_recv().ok(), Some((0, Loss::Taken)));
+    assert_eq!(lost.try_recv().ok(), None, "an ended job is not lost");
+    // Late, it is told at once.
+    assert_eq!(losses(&kept[..1]).try_recv().ok(), Some((0, Loss::Taken)));
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_was_deleted_is_lost_and_told_once() -> Result<()> {
+    let (_, file, _keeper, kept) = kept(1).await?;
+    let mut lost = losses(&kept);
+    file.call(bucketq::Op::Purge { queue: "q".into(), states: vec![bucketq::State::Leased] }).await?;
+    let mut events = file.events(100)?;
+    pass(LEASE * 2).await;
+    assert_eq!(lost.try_recv().ok(), Some((0, Loss::Taken)));
+    assert_eq!(lost.try_recv().ok(), None);
+    let told = events.try_next().expect("an event");
+    assert!(matches!(told.what, Happened::LeaseLost { reason: Loss::Taken, .. }), "{told:?}");
+    assert_eq!(events.try_next(), None);
+    assert!(kept[0].is_lost());
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_only_watched_is_told_lost_at_its_end_and_an_extended_one_later() -> Result<()> {
+    let (_, file, keeper, _) = kept(0).await?;
+    file.queue("q")?.enqueue(Payload::text("x")).await?;
+    let taken = file.claim(1).lease(LEASE).await?;
+    let watched = [keeper.watch_only(&taken[0], LEASE)];
+    let mut lost = losses(&watched);
+    pass(LEASE / 2).await;
+    watched[0].extend(&file, LEASE).await?;
+    pass(Duration::from_millis(11_999)).await;
+    assert_eq!(lost.try_recv().ok(), None);
+    pass(Duration::from_millis(11)).await;
+    assert_eq!(lost.try_recv().ok(), Some((0, Loss::RanOut)));
+    assert!(watched[0].is_lost());
     file.close().await
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bucketq::event::Cause;
 use bucketq::policy::Changes;
-use bucketq::{Event, Events, Happened, Op, Options, Payload, QueueFile, Result};
+use bucketq::{Event, Events, Happened, Loss, Op, Options, Payload, QueueFile, Result};
 use bucketq_tests::clock::pass;
 use bucketq_tests::given::{inline, on_puppet, puppet};
 use bucketq_tests::puppet::OnPut;
@@ -211,6 +211,50 @@ async fn bases_and_archives_are_told() -> Result<()> {
     file.close().await
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_is_told_when_an_op_of_its_holder_is_refused_whatever_else_the_commit_holds()
+-> Result<()> {
+    let (_, file) = puppet(inline()).await?;
+    let queue = file.queue("mail")?;
+    let id = queue.enqueue(Payload::text("a")).await?.id;
+    let stale = queue.claim(1).lease(Duration::from_secs(10)).await?[0].held();
+    pass(Duration::from_secs(11)).await;
+    let taken = queue.claim(1).lease(Duration::from_secs(10)).await?;
+    let mut events = file.events(100)?;
+    file.ack(stale).await.expect_err("another has it");
+    let told = all(&mut events);
+    let Happened::LeaseLost { job, reason: Loss::Taken } = &told[0].what else { panic!("{told:?}") };
+    assert_eq!((job.id, &*job.queue, job.attempt, told.len()), (id, "mail", 2, 1));
+    assert_eq!(told[0].commit_seq, taken[0].lease.fence, "the newest commit");
+    // Beside an op that is applied, and inside an atomic that is not.
+    let (refused, enqueued) = tokio::join!(file.release(stale), queue.enqueue(Payload::text("b")));
+    refused.expect_err("another has it");
+    enqueued?;
+    assert_eq!(names(&mut events), ["lease_lost", "enqueued"]);
+    let job = file.new_job(Payload::text("c"))?;
+    let ops =
+        vec![Op::Enqueue { queue: "mail".into(), jobs: vec![job] }, Op::Ack { held: stale, result: None }];
+    file.atomic(ops).await.expect_err("another has it");
+    assert_eq!(names(&mut events), ["lease_lost"]);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_hour_costs_what_its_requests_and_the_storage_do() -> Result<()> {
+    let metrics = bucketq::Metrics { puts: 60, uploads: 30, lists: 10, gets: 1_000, ..Default::default() };
+    let cost = metrics.cost(Duration::from_mins(30), 1_000_000);
+    // 100 puts at 5 and 1,000 gets at 0.4 dollars a million; 4.096 GB at 0.023 dollars a month.
+    assert!((cost.total - 0.0009).abs() < 1e-12, "{cost:?}");
+    assert!((cost.per_hour - 0.0018 - 4.096 * 0.023 / 730.0).abs() < 1e-12, "{cost:?}");
+    let young = metrics.cost(Duration::from_secs(1), 0);
+    assert!((young.per_hour - 0.0009 * 60.0).abs() < 1e-12, "{young:?}");
+    let (_, file) = puppet(inline()).await?;
+    pass(Duration::from_hours(1)).await;
+    let cost = file.cost(&file.stats(None).await?)?;
+    assert!(cost.total > 0.0 && cost.per_hour > cost.total && cost.per_hour < 1.1 * cost.total, "{cost:?}");
+    file.close().await
+}
+
 /// One sample: its name, its labels, its value.
 type Sample = (String, BTreeMap<String, String>, f64);
 
@@ -277,8 +321,17 @@ async fn the_text_for_a_scraper_has_every_number_and_the_page_every_name() -> Re
     assert_eq!(rows("Metrics").into_iter().collect::<BTreeMap<_, _>>(), families);
     let told: BTreeSet<String> = rows("Events").into_iter().map(|(name, _)| name).collect();
     let happened = HAPPENED[..17].iter().copied();
-    let others =
-        ["dropped", "archived", "committed", "conflict", "resent", "synced", "snapshot", "checkpoint"];
+    let others = [
+        "lease_lost",
+        "dropped",
+        "archived",
+        "committed",
+        "conflict",
+        "resent",
+        "synced",
+        "snapshot",
+        "checkpoint",
+    ];
     assert_eq!(told, happened.chain(others).map(str::to_owned).collect());
     file.close().await
 }

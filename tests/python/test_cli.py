@@ -16,6 +16,7 @@ COMMANDS = [
     *(
         "init",
         "stats",
+        "metrics",
         "pause",
         "resume",
         "completion",

@@ -8,7 +8,7 @@ import pytest
 
 from servers import ROOT
 
-PAGES = ["quickstart", "workers", "policies", "archive", "testing", "modes", "errors"]
+PAGES = ["quickstart", "workers", "policies", "archive", "testing", "modes", "errors", "watching"]
 PAGES += [f"moving/{page.stem}" for page in (ROOT / "docs" / "moving").glob("*.md")]
 
 

@@ -118,7 +118,7 @@ async def test_counts_queues_and_stats(box):
         assert stats.commit_time.tzinfo is not None
         assert {info.name for info in stats.queues} == {"a", "b"}
         assert await file.settle() == stats.commit_seq + 1
-        assert file.metrics()["commits"] >= 2
+        assert (await file.metrics()).commits >= 2
 
 
 async def test_one_claim_takes_from_several_queues_or_any(memory):

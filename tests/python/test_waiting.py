@@ -40,10 +40,10 @@ def test_ctrl_c_ends_a_waiting_claim_at_once(run):
 import bucketq, os, signal, threading, time
 with bucketq.open("memory://x") as file:
     q = file.queue("q")
-    before = file.metrics()["gets"]
+    before = file.metrics().requests["get"]
 
     def interrupt():
-        while file.metrics()["gets"] == before:  # a claim that finds nothing looks into the store, then waits
+        while file.metrics().requests["get"] == before:  # a claim that finds nothing looks into the store, then waits
             pass
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use bucketq::store::probe::{ROUNDS_AT_CREATION, ROUNDS_THOROUGH, WRITERS};
 use bucketq::store::{self, StoreUrl, open_separately};
-use bucketq::{Code, Cursor, Detail, Env, Filter, Keeper, QueueFile, Queues, Unsynced};
+use bucketq::{Code, Cursor, Detail, Env, Filter, Keeper, Kind, QueueFile, Queues, Unsynced};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
 use crate::call::Call;
 use crate::errors::OrRaise;
+use crate::events::{Reader, Teller, listen};
 use crate::held::Held;
 use crate::op::{Blob, Extras, New, Op, Proof, payload};
 use crate::{fit, manage, runtime, settings, values};
@@ -27,6 +29,7 @@ pub struct File {
     open: Option<(QueueFile, Keeper)>,
     /// Whether the leases of claimed jobs are extended.
     extends: bool,
+    beside: PyOnceLock<Py<PyDict>>,
     pid: u32,
 }
 
@@ -35,7 +38,12 @@ impl File {
     pub fn of(file: QueueFile, extends: bool) -> bucketq::Result<Self> {
         let (keeper, task) = Keeper::new(&file)?;
         runtime::get()?.spawn(task);
-        Ok(Self { open: Some((file, keeper)), extends, pid: std::process::id() })
+        Ok(Self { open: Some((file, keeper)), extends, beside: PyOnceLock::new(), pid: std::process::id() })
+    }
+
+    /// Something to call when the clock of a test has jumped; false when the file is gone.
+    pub fn nudge(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        self.parts().1.nudge()
     }
 
     fn file(&self) -> QueueFile {
@@ -62,6 +70,16 @@ pub fn open(py: Python<'_>, url: String, settings: &Bound<'_, PyDict>) -> PyResu
     let options = settings::options(settings)?.or_raise(py)?;
     let work = async move { File::of(QueueFile::open(&url, options).await?, true) };
     Ok(Call::new(work, |py, file| file.into_py_any(py)))
+}
+
+/// How many jobs somebody claims to hold in this change.
+fn proofs(op: &bucketq::Op) -> usize {
+    use bucketq::Op::{Ack, Atomic, Extend, Nack, Reject, Release};
+    match op {
+        Ack { .. } | Nack { .. } | Release { .. } | Reject { .. } | Extend { .. } => 1,
+        Atomic(ops) => ops.iter().map(proofs).sum(),
+        _ => 0,
+    }
 }
 
 fn show_detail(py: Python<'_>, found: Option<Detail>) -> PyResult<Py<PyAny>> {
@@ -124,11 +142,20 @@ impl File {
     fn call(&self, op: &Op) -> Call {
         let (file, ends, op) = (self.file(), op.ends.clone(), op.op.clone());
         let work = async move {
-            let done = file.call(op).await?;
-            for kept in ends {
-                kept.end();
+            let proofs = proofs(&op);
+            match file.call(op).await {
+                Ok(done) => {
+                    ends.iter().for_each(|kept| kept.end());
+                    Ok(done.outcome)
+                }
+                Err(error) => {
+                    // With one proof it is certain which job is meant.
+                    if let ([kept], 1, Kind::LeaseLost) = (&ends[..], proofs, error.kind()) {
+                        kept.refused();
+                    }
+                    Err(error)
+                }
             }
-            Ok(done.outcome)
         };
         Call::new(work, |py, outcome| values::outcome(py, &outcome))
     }
@@ -329,9 +356,21 @@ impl File {
         self.file().directory().or_raise(py)
     }
 
-    /// What the writer has done, by name.
-    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        values::metrics(py, &self.file().metrics().or_raise(py)?)
+    /// Everything that is measured, as numbers and as text for Prometheus.
+    fn metrics(&self, max_age_ms: Option<u64>) -> Call {
+        let file = self.file();
+        Call::new(values::measure(file, max_age_ms.map(Duration::from_millis)), values::measured)
+    }
+
+    /// What is told from now on: events, if there is to be room for any, and losses of leases.
+    fn listen(&self, py: Python<'_>, room: usize) -> PyResult<(Reader, Teller)> {
+        listen(&self.file(), room).or_raise(py)
+    }
+
+    /// What the package keeps with the file: who reads what is told, and who traces.
+    #[getter]
+    fn beside(&self, py: Python<'_>) -> Py<PyDict> {
+        self.beside.get_or_init(py, || PyDict::new(py).unbind()).clone_ref(py)
     }
 
     /// Seconds by which two clocks may differ.

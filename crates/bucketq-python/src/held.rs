@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::call::Call;
+use crate::events::Teller;
 use crate::runtime;
 use crate::values;
 
@@ -153,6 +154,15 @@ impl Held {
     #[getter]
     fn ends(&self) -> bool {
         self.taken.lasts.is_some() || self.extended.load(SeqCst)
+    }
+
+    /// Have this called with the reason, by way of the teller's reader, once the lease is lost.
+    fn on_lost(&self, teller: &Teller, tell: Py<PyAny>) {
+        if self.is_home()
+            && let Some(tell) = teller.of_loss(tell)
+        {
+            self.kept().on_lost(tell);
+        }
     }
 
     /// Hold it until so long from now.

@@ -1,7 +1,7 @@
 //! The Python module `bucketq._native`: the engine's handles as Python objects, and nothing more.
 //!
 //! `call` turns one future of the engine into a blocking call or an awaitable; `waiting` and `awaiting` are the two
-//! ways to drive it; `file`, `held`, `op`, `manage` and `fit` wrap the engine's nouns, `operate` what is done to a file as a whole; `values` and `settings` convert; `errors` raises; `testing` is for users' tests.
+//! ways to drive it; `file`, `held`, `op`, `manage` and `fit` wrap the engine's nouns, `operate` what is done to a file as a whole; `events` tells what happens; `values` and `settings` convert; `errors` raises; `testing` is for users' tests.
 //! The package python/bucketq is the only caller. Rules live in the engine, conveniences in Python.
 
 use pyo3::prelude::*;
@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 mod awaiting;
 mod call;
 mod errors;
+mod events;
 mod file;
 mod fit;
 mod held;
@@ -27,6 +28,7 @@ mod _native {
     use crate::{
         call::Call,
         errors::{codes, kinds},
+        events::{Reader, Teller},
         file::{File, open, probe},
         fit::measure,
         held::Held,

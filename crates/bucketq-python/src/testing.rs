@@ -1,8 +1,8 @@
 //! For tests of programs that use bucketq: a queue file in memory that nobody shares, a clock that they set, a store
 //! that takes its time. Used by `bucketq.testing` and the benchmarks.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,18 +24,23 @@ use crate::settings;
 #[pyclass(frozen, module = "bucketq._native")]
 pub struct Clock {
     ahead_ms: Arc<AtomicI64>,
+    nudges: Arc<Mutex<Vec<Nudge>>>,
 }
+
+/// Makes one queue file look at the clock; false when it is gone.
+type Nudge = Box<dyn Fn() -> bool + Send + Sync>;
 
 #[pymethods]
 impl Clock {
     #[new]
     fn new() -> Self {
-        Self { ahead_ms: Arc::default() }
+        Self { ahead_ms: Arc::default(), nudges: Arc::default() }
     }
 
     /// Jump ahead.
     fn advance(&self, ms: i64) {
         self.ahead_ms.fetch_add(ms, SeqCst);
+        self.nudges.lock().unwrap_or_else(PoisonError::into_inner).retain(|nudge| nudge());
     }
 
     /// Milliseconds since 1970 in UTC by this clock.
@@ -149,11 +154,17 @@ pub fn open_test(
     let options = settings::options(settings)?.or_raise(py)?;
     // On a clock that jumps nobody can tell an extension that is late from one that is due: leases run out.
     let extends = clock.is_none();
+    let nudges = clock.map(|clock| Arc::clone(&clock.nudges));
     let clock = clock.map_or_else(|| Clock::new().jumping(), Clock::jumping);
     let entropy = Jumping { machine: Env::default(), ahead_ms: Arc::default() };
     let env = Env::new(Arc::new(clock), Arc::new(entropy));
     let store = Slow { inner: Memory::new(), half: Duration::from_micros(request_us / 2) };
-    let work =
-        async move { File::of(QueueFile::open_with(Arc::new(store), "test", options, env).await?, extends) };
+    let work = async move {
+        let file = File::of(QueueFile::open_with(Arc::new(store), "test", options, env).await?, extends)?;
+        if let Some(nudges) = nudges {
+            nudges.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(file.nudge()));
+        }
+        Ok(file)
+    };
     Ok(Call::new(work, |py, file| file.into_py_any(py)))
 }

@@ -1,7 +1,12 @@
 //! What the engine answers, as plain Python values: ids are text, times are milliseconds. The package makes them nice.
 
+use std::time::Duration;
+
+use bucketq::metrics::Histograms;
 use bucketq::store::ProbeReport;
-use bucketq::{Detail, Job, JobId, Metrics, Outcome, Page, Payload, QueueInfo, State, Stats};
+use bucketq::{
+    Cost, Detail, Job, JobId, Metrics, Outcome, Page, Payload, QueueFile, QueueInfo, Result, State, Stats,
+};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -98,9 +103,27 @@ pub fn stats(py: Python<'_>, stats: &Stats) -> PyResult<Py<PyAny>> {
     dict.into_py_any(py)
 }
 
-/// Counters by name.
-pub fn metrics<'py>(py: Python<'py>, metrics: &Metrics) -> PyResult<Bound<'py, PyDict>> {
-    Ok(json(py, metrics)?.into_bound(py).cast_into()?)
+/// Everything that is measured: the file, the writer's counters, its histograms, their cost, and all of it as text.
+type Measured = (Stats, Metrics, Histograms, Cost, String);
+
+/// Read it.
+pub async fn measure(file: QueueFile, max_age: Option<Duration>) -> Result<Measured> {
+    let stats = file.stats(max_age).await?;
+    let (metrics, histograms, cost) = (file.metrics()?, file.histograms()?, file.cost(&stats)?);
+    let text = bucketq::metrics::text(&stats, &metrics, &histograms, &cost);
+    Ok((stats, metrics, histograms, cost, text))
+}
+
+/// And show it.
+pub fn measured(py: Python<'_>, (all, metrics, histograms, cost, text): Measured) -> PyResult<Py<PyAny>> {
+    let dict = dict! { py,
+        "stats": stats(py, &all)?,
+        "counters": json(py, &metrics)?,
+        "histograms": json(py, &histograms)?,
+        "cost": json(py, &cost)?,
+        "text": text,
+    };
+    dict.into_py_any(py)
 }
 
 /// What a probe found.
@@ -171,7 +194,7 @@ pub fn outcome(py: Python<'_>, outcome: &Outcome) -> PyResult<Py<PyAny>> {
 }
 
 /// The states with these names.
-pub fn states(names: &[String]) -> bucketq::Result<Vec<State>> {
+pub fn states(names: &[String]) -> Result<Vec<State>> {
     let state = |name: &String| {
         State::ALL.into_iter().find(|s| s.as_str() == name).ok_or_else(|| {
             let all = State::ALL.map(State::as_str).join(", ");

@@ -67,6 +67,15 @@ pub enum Happened {
         /// When it runs out now.
         expires_ms: i64,
     },
+    /// A lease is no longer its holder's, by what this process knows: an op of the holder was refused, or the lease of
+    /// a kept job ran out before it could be extended.
+    LeaseLost {
+        /// The job.
+        #[serde(flatten)]
+        job: At,
+        /// How.
+        reason: Loss,
+    },
     /// A job is done.
     Acked {
         /// The job.
@@ -139,6 +148,26 @@ pub enum Happened {
     },
 }
 
+/// How a lease was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// It was not extended in time. The job may still be nobody else's, but that is not certain any more.
+    RanOut,
+    /// The job was claimed again, finished, cancelled or deleted.
+    Taken,
+}
+
+impl Loss {
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::RanOut => "ran_out",
+            Self::Taken => "taken",
+        }
+    }
+}
+
 /// How a commit was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -159,6 +188,7 @@ impl Happened {
             Self::ClaimedNothing => "claimed_nothing",
             Self::Expired(_) => "expired",
             Self::Extended { .. } => "extended",
+            Self::LeaseLost { .. } => "lease_lost",
             Self::Acked { .. } => "acked",
             Self::Nacked { .. } => "nacked",
             Self::Released(_) => "released",

@@ -1,6 +1,7 @@
 //! [`QueueFile`]: the handle on one queue file. Every method is an op or a query through the door.
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -14,9 +15,10 @@ use crate::db::{self, Limits};
 use crate::door::{Done, Door, Events, Wait, Work};
 use crate::env::Env;
 use crate::error::{Code, Error, Result};
+use crate::event::Happened;
 use crate::job::{JobId, New, Payload, State};
 use crate::local::Dir;
-use crate::metrics::{self, Histograms, Metrics};
+use crate::metrics::{self, Cost, Histograms, Metrics};
 use crate::op::{Held, Op, Outcome};
 use crate::policy::Policy;
 use crate::query::{
@@ -269,16 +271,24 @@ impl QueueFile {
         Ok(self.door()?.shared.observed.read())
     }
 
+    /// What this writer's requests and this state cost at the prices of the fit model.
+    pub fn cost(&self, stats: &Stats) -> Result<Cost> {
+        let door = self.door()?;
+        let life = door.env.monotonic().saturating_duration_since(door.began);
+        Ok(door.shared.counters.read().cost(life, stats.pages))
+    }
+
     /// Everything that is measured, as text for Prometheus (docs/watching.md). Counts of jobs are at most `max_age` old.
     pub async fn prometheus(&self, max_age: Option<Duration>) -> Result<String> {
         let stats = self.stats(max_age).await?;
-        Ok(metrics::text(&stats, &self.metrics()?, &self.histograms()?))
+        Ok(metrics::text(&stats, &self.metrics()?, &self.histograms()?, &self.cost(&stats)?))
     }
 
     /// What happens to jobs through this writer from now on, each event after the commit that made it true. Events that
     /// come while there is no room for them are missed, and counted; no commit waits for a listener.
     pub fn events(&self, room: usize) -> Result<Events> {
-        Ok(self.door()?.shared.watchers.listen(room))
+        let shared = &self.door()?.shared;
+        Ok(shared.watchers.listen(room, &shared.counters))
     }
 
     /// The largest clock difference between two writers that the file is made for; a lease must be longer than twice
@@ -304,6 +314,16 @@ impl QueueFile {
             let _ = ended.wait_for(|e| *e).await;
         }
         Ok(())
+    }
+
+    /// Tell those who listen what concerns no commit; the commit given is one that surely came before.
+    pub(crate) fn tell(&self, what: impl FnOnce() -> Happened, after: (u64, i64)) {
+        if let Ok(door) = self.door()
+            && door.shared.watchers.any()
+        {
+            let missed = door.shared.watchers.tell_apart(what(), after);
+            door.shared.counters.events_missed.fetch_add(missed, Relaxed);
+        }
     }
 
     /// Becomes true when this handle is being closed.

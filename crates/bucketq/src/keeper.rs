@@ -4,10 +4,11 @@
 //! Called by whoever claims for somebody else to work: the Python package. Uses the public handle only.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 use crate::claim::Taken;
 use crate::env::Env;
 use crate::error::{Kind, Result};
+use crate::event::{At, Happened, Loss};
 use crate::file::QueueFile;
 use crate::op::Held;
 
@@ -37,6 +39,7 @@ enum Mail {
     Forget(Held),
     GiveBack(Held),
     Flush(oneshot::Sender<()>),
+    Look,
 }
 
 /// What the task and the holder of a job share.
@@ -47,6 +50,23 @@ struct Watched {
     is_extended: bool,
     stage: AtomicU8,
     times: Mutex<Times>,
+    notice: Mutex<Notice>,
+    /// The job as it was claimed, and in which commit, for those who watch.
+    job: At,
+    claimed: (u64, i64),
+}
+
+/// Whom to tell that the lease is lost, once.
+#[derive(Default)]
+struct Notice {
+    told: Option<Loss>,
+    to: Option<Box<dyn FnOnce(Loss) + Send>>,
+}
+
+impl fmt::Debug for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notice").field("told", &self.told).finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,9 +93,33 @@ impl Watched {
         *self.times.lock().unwrap_or_else(PoisonError::into_inner) = times;
     }
 
-    /// Move on to `stage`, unless the job has ended.
-    fn go(&self, stage: u8) {
-        let _ = self.stage.fetch_update(SeqCst, SeqCst, |now| (now != ENDED).then_some(stage));
+    fn notice(&self) -> MutexGuard<'_, Notice> {
+        self.notice.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.stage.load(SeqCst) == ENDED
+    }
+
+    /// Somebody else has the job, or nobody ever will: unless it has ended here. True if that is news.
+    fn taken(&self) -> bool {
+        let is_held = self.stage.fetch_update(SeqCst, SeqCst, |now| (now != ENDED).then_some(LOST)).is_ok();
+        is_held && self.lose(Loss::Taken)
+    }
+
+    /// The holder is told, if this is the first time.
+    fn lose(&self, how: Loss) -> bool {
+        let mut notice = self.notice();
+        if notice.told.is_some() {
+            return false;
+        }
+        notice.told = Some(how);
+        let to = notice.to.take();
+        drop(notice);
+        if let Some(tell) = to {
+            tell(how);
+        }
+        true
     }
 }
 
@@ -113,11 +157,25 @@ impl Keeper {
             is_extended,
             stage: AtomicU8::new(UNTOUCHED),
             times: Mutex::new(Times { lease, deadline: taken.deadline }),
+            notice: Mutex::default(),
+            job: At {
+                queue: taken.job.queue.as_str().into(),
+                id: taken.job.id,
+                run: taken.job.run,
+                attempt: taken.job.attempt,
+            },
+            claimed: (taken.lease.fence, taken.job.claimed_ms.unwrap_or(0)),
         });
         if is_extended {
             self.send(Mail::Keep(Arc::clone(&watched)));
         }
         Kept { keeper: self.clone(), watched }
+    }
+
+    /// Something to call when the clock has jumped: the task looks at once what has run out. False when it has ended.
+    pub fn nudge(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let tx = self.tx.downgrade();
+        move || tx.upgrade().is_some_and(|tx| tx.send(Mail::Look).is_ok())
     }
 
     /// Wait until everything handed back so far is back, as far as the store lets it.
@@ -152,8 +210,37 @@ impl Kept {
     /// It was acked, nacked, released or rejected: nothing is kept or handed back any more.
     pub fn end(&self) {
         if self.watched.stage.swap(ENDED, SeqCst) != ENDED {
+            let unused = self.watched.notice().to.take();
+            drop(unused);
             self.keeper.send(Mail::Forget(self.watched.held));
         }
+    }
+
+    /// Have this called once the lease is lost, however that is noticed: from the keeper's task, or at once if it is
+    /// lost already. Not once the job has ended. The last one given counts.
+    pub fn on_lost(&self, tell: impl FnOnce(Loss) + Send + 'static) {
+        let mut notice = self.watched.notice();
+        match notice.told {
+            Some(how) => {
+                drop(notice);
+                tell(how);
+            }
+            None if self.watched.has_ended() => {}
+            None => {
+                let before = notice.to.replace(Box::new(tell));
+                drop(notice);
+                drop(before);
+                // What is extended is known to the task already.
+                if !self.watched.is_extended {
+                    self.keeper.send(Mail::Keep(Arc::clone(&self.watched)));
+                }
+            }
+        }
+    }
+
+    /// An op with this proof was refused: the lease is gone.
+    pub fn refused(&self) {
+        self.watched.taken();
     }
 
     /// Hand it back now if nobody has worked on it.
@@ -165,7 +252,7 @@ impl Kept {
 
     /// True after [`Kept::end`], and once it was handed back.
     pub fn is_ended(&self) -> bool {
-        self.watched.stage.load(SeqCst) == ENDED
+        self.watched.has_ended()
     }
 
     /// The lease is gone: stop working. Never true once the job has ended.
@@ -186,11 +273,11 @@ impl Kept {
     pub async fn extend(&self, file: &QueueFile, lease: Duration) -> Result<()> {
         let extended = file.extend(self.held(), lease).await;
         if matches!(&extended, Err(e) if e.kind() == Kind::LeaseLost) {
-            self.watched.go(LOST);
+            self.watched.taken();
         }
         self.watched.set(Times { lease, deadline: extended? });
         // Told anew: a longer lease is extended less often.
-        if self.watched.is_extended {
+        if self.watched.is_extended || self.watched.notice().to.is_some() {
             self.keeper.send(Mail::Keep(Arc::clone(&self.watched)));
         }
         Ok(())
@@ -204,11 +291,14 @@ impl Drop for Kept {
     }
 }
 
-/// One kept job, and when it is extended next; no time while an extend is under way.
+/// One kept job.
 #[derive(Debug)]
 struct Entry {
     watched: Arc<Watched>,
+    /// When it is extended next; no time while an extend is under way.
     next: Option<Instant>,
+    /// When to look whether its lease has run out; no time once that was told.
+    lost: Option<Instant>,
 }
 
 type Extending = Pin<Box<dyn Future<Output = (Held, Duration, Result<Instant>)> + Send>>;
@@ -233,7 +323,9 @@ impl Task {
             if releasing.is_empty() {
                 self.leaving.drain(..).for_each(|tx| _ = tx.send(()));
             }
-            let pause = self.kept.values().filter_map(|e| e.next).min().map(|at| at - now);
+            self.tell_lost(now);
+            let times = self.kept.values().flat_map(|e| [e.next, e.lost]).flatten();
+            let pause = times.min().map(|at| at.saturating_duration_since(now));
             let sleep = async {
                 match pause {
                     Some(time) => self.env.sleep(time).await,
@@ -252,6 +344,7 @@ impl Task {
                         releasing.push(Box::pin(async move { _ = file.release(held).await }));
                     }
                     Some(Mail::Flush(tx)) => self.leaving.push(tx),
+                    Some(Mail::Look) => {}
                 },
                 Some((held, lease, extended)) = extending.next() => self.extended(held, lease, extended),
                 Some(()) = releasing.next() => {}
@@ -262,11 +355,31 @@ impl Task {
     }
 
     fn keep(&mut self, watched: Arc<Watched>) {
+        if watched.has_ended() {
+            return;
+        }
         let Times { lease, deadline } = watched.times();
         let now = self.env.monotonic();
         // The claim itself may have taken much of the lease already.
         let next = now + (lease / 3).min(deadline.saturating_duration_since(now) / 2);
-        self.kept.insert(watched.held, Entry { watched, next: Some(next) });
+        let next = watched.is_extended.then_some(next);
+        let lost = watched.notice().told.is_none().then_some(deadline);
+        self.kept.insert(watched.held, Entry { watched, next, lost });
+    }
+
+    /// Leases that have run out meanwhile, because no extend was answered in time.
+    fn tell_lost(&mut self, now: Instant) {
+        let file = &self.file;
+        for entry in self.kept.values_mut().filter(|e| e.lost.is_some_and(|at| at <= now)) {
+            let watched = &entry.watched;
+            // Extended meanwhile, perhaps.
+            let deadline = watched.times().deadline;
+            entry.lost = (deadline > now).then_some(deadline);
+            if entry.lost.is_none() && !watched.has_ended() && watched.lose(Loss::RanOut) {
+                let lost = || Happened::LeaseLost { job: watched.job.clone(), reason: Loss::RanOut };
+                file.tell(lost, watched.claimed);
+            }
+        }
     }
 
     /// The extends whose time has come; together they share a commit.
@@ -291,7 +404,12 @@ impl Task {
                 entry.next = Some(now + lease / 3);
             }
             Err(e) if matches!(e.kind(), Kind::LeaseLost | Kind::NotFound | Kind::Invalid) => {
-                entry.watched.go(LOST);
+                let watched = &entry.watched;
+                // The refusal of a lease is told by the writer; that there is no such job any more is not.
+                if watched.taken() && e.kind() != Kind::LeaseLost {
+                    let lost = || Happened::LeaseLost { job: watched.job.clone(), reason: Loss::Taken };
+                    self.file.tell(lost, watched.claimed);
+                }
                 self.kept.remove(&held);
             }
             Err(e) if e.kind() == Kind::Closed => _ = self.kept.remove(&held),

@@ -83,6 +83,7 @@ async fn host(
     env: Env,
     dir: Option<Arc<dyn Dir>>,
 ) -> Result<Arc<Door>> {
+    let began = env.monotonic();
     let (tx, rx) = mpsc::unbounded_channel();
     let wake = tx.downgrade();
     let (opened_tx, opened_rx) = oneshot::channel::<Result<Info>>();
@@ -133,5 +134,5 @@ async fn host(
     let info = opened_rx
         .await
         .unwrap_or_else(|_| Err(Error::new(Code::Internal, "the writer ended while it was opened")))?;
-    Ok(Arc::new(Door { tx, shared, options, env, info, ended }))
+    Ok(Arc::new(Door { tx, shared, options, env, info, began, ended }))
 }

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
 
 from bucketq import _convert as convert
-from bucketq import _native, _op, _policy, _show
+from bucketq import _listening, _native, _op, _policy, _show
 from bucketq._atomic import AtomicBase
-from bucketq.aio.queue import Batch, Job, Queue
+from bucketq._listening import Task, watch
+from bucketq.aio.queue import Batch, Job, OnLeaseLost, Queue
+from bucketq.events import OnEvent
 from bucketq.measured import Measured, Progress, Workload, measured_of, workload_of
+from bucketq.metrics import METRICS_AGE, Metrics, metrics_of
 from bucketq.settings import Source, resolve
 from bucketq.types import (
     POLICY,
@@ -40,11 +43,15 @@ from bucketq.types import (
 
 
 async def open(
-    url: str | PathLike[str] | None = None, *, settings: Source | None = None, **arguments: Unpack[Settings]
+    url: str | PathLike[str] | None = None,
+    *,
+    settings: Source | None = None,
+    on_event: OnEvent | None = None,
+    **arguments: Unpack[Settings],
 ) -> QueueFile:
     """As ``bucketq.open``: ``async with await open(...) as file``."""
     url, options = resolve(url, settings, arguments)
-    return QueueFile(await _native.open(url, options), url)
+    return QueueFile(_listening.start(await _native.open(url, options), on_event, Task), url)
 
 
 async def probe(
@@ -136,10 +143,12 @@ class QueueFile:
         wait: Seconds | None = 0,
         worker: str | None = None,
         swallow: bool = False,
+        on_lease_lost: OnLeaseLost | None = None,
     ) -> Batch:
         """Claim up to ``max`` jobs of these queues, or of any. ``wait`` 0 looks once, None waits for one."""
         call = _op.claim(self._file, queues, max, lease, wait, worker)
-        return Batch(self._file, [Job(self._file, held, swallow=swallow) for held in await call])
+        jobs = [Job(self._file, held, swallow=swallow) for held in await call]
+        return Batch(self._file, watch(self._file, jobs, on_lease_lost, Task))
 
     async def sync(self) -> Synced:
         """Local mode: publish what was changed here, in one commit. Costs nothing when nothing was.
@@ -249,16 +258,19 @@ class QueueFile:
         """Where the local state lies: in Local mode, or in Durable mode with a ``cache``."""
         return self._file.directory()
 
-    def metrics(self) -> Mapping[str, int]:
-        """What the writer of this process has done: commits, puts, gets and more."""
-        return self._file.metrics()
+    async def metrics(self, *, max_age: Seconds | None = METRICS_AGE) -> Metrics:
+        """Everything that is measured; counts of jobs are at most ``max_age`` old."""
+        return metrics_of(await self._file.metrics(convert.maybe_millis(max_age, "max_age")))
 
     async def close(self) -> None:
         """Answer everything sent before, and end. Waiting claims get Closed.
 
         Local mode: this does not sync; the log warns of what is not published.
         """
-        _show.closed(self.url, await self._file.close())
+        try:
+            _show.closed(self.url, await self._file.close())
+        finally:
+            await _listening.aend(self._file)
 
     async def __aenter__(self) -> Self:
         return self

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from bucketq import _convert as convert
 from bucketq import _op, _policy, _show
 from bucketq._job import BatchBase, JobBase
+from bucketq._listening import Task, watch
 from bucketq._native import Op
 from bucketq.errors import Error
+from bucketq.events import Loss
 from bucketq.types import (
     POLICY,
     Changes,
@@ -60,7 +62,7 @@ class Job(JobBase):
         await self._extend(lease)
 
     async def __aenter__(self) -> Self:
-        self._held.work()
+        self._enter()
         return self
 
     async def __aexit__(
@@ -74,7 +76,13 @@ class Job(JobBase):
             if error is None:
                 raise
             error.add_note(f"and job {self.id} could not be given back: {failure}")
+        finally:
+            self._leave(error)
         return _op.swallowed(self, error, self._swallow)
+
+
+OnLeaseLost = Callable[[Job, Loss], object]
+"""A function or a coroutine function that gets the job and how its lease was lost."""
 
 
 class Batch(BatchBase[Job]):
@@ -140,8 +148,7 @@ class Queue:
 
     async def enqueue(self, data: Any, **extras: Unpack[Extras]) -> Enqueued:
         """Put a job into the queue. It is in the bucket once this returns."""
-        op = _op.enqueue(self.name, [_op.new(self._file, data, extras)])
-        return _show.enqueued(await self._file.call(op))[0]
+        return _show.enqueued(await _op.send(self._file, self.name, [(data, extras)]))[0]
 
     async def enqueue_many(
         self,
@@ -153,8 +160,8 @@ class Queue:
         """Put many jobs into the queue: ``New``, or data alone. One commit per chunk, each chunk all or nothing."""
         done: list[Enqueued] = []
         with _op.telling(done):
-            for part in _op.chunks(self._file, self.name, jobs, chunk):
-                done += _show.enqueued(await self._file.call(part))
+            for call in _op.chunks(self._file, self.name, jobs, chunk):
+                done += _show.enqueued(await call)
                 if progress is not None:
                     progress(len(done))
         return done
@@ -167,11 +174,14 @@ class Queue:
         wait: Seconds | None = None,
         worker: str | None = None,
         swallow: bool = False,
+        on_lease_lost: OnLeaseLost | None = None,
     ) -> Jobs:
         """Jobs as they come, for an ``async for`` loop; ends when there is none within ``wait``."""
 
         def claim() -> Awaitable[Batch]:
-            return self.claim(prefetch, lease=lease, wait=wait, worker=worker, swallow=swallow)
+            return self.claim(
+                prefetch, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost
+            )
 
         return Jobs(claim)
 
@@ -183,13 +193,15 @@ class Queue:
         wait: Seconds | None = 0,
         worker: str | None = None,
         swallow: bool = False,
+        on_lease_lost: OnLeaseLost | None = None,
     ) -> Batch:
         """Claim up to ``max`` jobs. ``wait`` 0 looks once, None waits until there is one.
 
         They are held for ``lease``, unless told as long as the policy says. None is without end (at most once).
         """
         call = _op.claim(self._file, [self.name], max, lease, wait, worker)
-        return Batch(self._file, [Job(self._file, held, swallow=swallow) for held in await call])
+        jobs = [Job(self._file, held, swallow=swallow) for held in await call]
+        return Batch(self._file, watch(self._file, jobs, on_lease_lost, Task))
 
     async def claim_one(
         self,
@@ -198,9 +210,12 @@ class Queue:
         wait: Seconds | None = 0,
         worker: str | None = None,
         swallow: bool = False,
+        on_lease_lost: OnLeaseLost | None = None,
     ) -> Job | None:
         """Claim one job, or get None when there is none within ``wait``."""
-        batch = await self.claim(1, lease=lease, wait=wait, worker=worker, swallow=swallow)
+        batch = await self.claim(
+            1, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost
+        )
         return batch[0] if batch else None
 
     async def get(self, id: str) -> JobDetail | None:

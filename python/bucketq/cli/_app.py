@@ -6,7 +6,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -72,6 +72,7 @@ ADVICE = {
 """What to do next, where the code of an error tells more than its kind."""
 COMMANDS = (
     "files",
+    "metrics",
     "jobs",
     "leases",
     "work",
@@ -98,6 +99,12 @@ class Place:
     settings: SettingsFile = None
     mode: Mode = None
     cache: Cache = None
+
+    def at(self, url: str | None) -> Place:
+        """The same with the URL that stands as an argument, if there is one."""
+        if url is not None and self.url is not None and self.url != url:
+            raise errors.Invalid("give the URL once: as the argument or with --url")
+        return self if url is None else replace(self, url=url)
 
     def open(self, *, create: bool = False) -> QueueFile:
         """The queue file. Only ``init`` and ``enqueue`` make one: a misspelt URL is not to become a file."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +10,10 @@ import typer
 from bucketq import QueueFile, Stats
 from bucketq.cli import _show as show
 from bucketq.cli._app import Json, Place, QueueName, answer, command, out, say
+from bucketq.cli._watch import watch as watched
 
+Facts = Callable[[Stats], dict[str, Any]]
+Picture = Callable[[Stats], Any]
 EVERY = 2.0
 """Seconds between two looks of ``stats --watch`` unless told otherwise."""
 
@@ -40,17 +43,14 @@ def stats(
         if not watch:
             now = file.stats()
             answer(facts(now, queue)) if json else out.print(picture(file, now, queue), soft_wrap=False)
-        elif json or not out.is_terminal:
-            while True:
-                answer(facts(file.stats(), queue))
-                threading.Event().wait(every)
         else:
-            from rich.live import Live
-
-            with Live(console=out, auto_refresh=False) as live:
-                while True:
-                    live.update(picture(file, file.stats(), queue), refresh=True)
-                    threading.Event().wait(every)
+            watched(
+                file,
+                every,
+                as_json=json,
+                facts=lambda now: facts(now, queue),
+                picture=lambda now: picture(file, now, queue),
+            )
 
 
 def chosen(now: Stats, queue: str | None) -> list[Any]:

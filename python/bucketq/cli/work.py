@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bucketq import Invalid, Worked, Worker
+from bucketq._scrape import Scraped
 from bucketq.cli._app import Json, answer, command, err
 from bucketq.cli._show import plural
 
@@ -24,6 +26,10 @@ def worker(
             help="End when there was no job for this many seconds; otherwise run until told to end."
         ),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve /metrics of this worker there.", show_default=False),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show tracebacks of failed jobs.")] = False,
     json: Json = False,
 ) -> None:
@@ -33,7 +39,8 @@ def worker(
     """
     found = load(name)
     log(verbose=verbose)
-    worked = found.run(wait=wait)
+    with nullcontext() if metrics is None else Scraped(found._file, metrics):
+        worked = found.run(wait=wait)
     if json:
         answer({part: getattr(worked, part) for part in Worked.__slots__})
     else:

@@ -286,7 +286,10 @@ impl Db {
 
     /// Undo everything since `begin`. Harmless when SQLite has done so already.
     pub fn rollback(&mut self) -> Result<()> {
+        let mut told = std::mem::take(&mut self.cache.told);
         self.forget();
+        told.back_to([0; 3]);
+        self.cache.told = told;
         if !self.conn.is_autocommit() {
             self.run("ROLLBACK")?;
         }

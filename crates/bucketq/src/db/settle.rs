@@ -9,10 +9,10 @@ use twox_hash::XxHash3_128;
 
 use super::Turn;
 use super::claim::end;
-use super::fault::Try;
+use super::fault::{Fault, Try};
 use super::row::{Slot, attempt};
 use crate::error::{Code, Error};
-use crate::event::Happened;
+use crate::event::{Happened, Loss};
 use crate::job::{Ended, JobId, Payload, State};
 use crate::lease::FOREVER_MS;
 use crate::op::{Held, Outcome};
@@ -23,7 +23,7 @@ impl Turn<'_> {
         if slot.state == State::Done {
             return Ok(Outcome::Acked);
         }
-        leased(&slot, held)?;
+        self.leased(&slot, held)?;
         if let Some(result) = result {
             let content_type = self.intern(&result.content_type)?;
             self.conn
@@ -42,7 +42,7 @@ impl Turn<'_> {
         if matches!(slot.state, State::Ready | State::Scheduled | State::Dead) {
             return Ok(Outcome::Nacked { state: slot.state, run_at_ms: slot.run_at_ms });
         }
-        leased(&slot, held)?;
+        self.leased(&slot, held)?;
         let attempt = attempt(slot.tries)?;
         self.keep_attempt(&slot.ending(Ended::Failed, attempt, self.now_ms, error))?;
         // Claimed at most once: there is no second time.
@@ -64,7 +64,7 @@ impl Turn<'_> {
     pub fn release(&mut self, held: &Held) -> Try<Outcome> {
         let slot = self.proven(held)?;
         if slot.state != State::Ready {
-            leased(&slot, held)?;
+            self.leased(&slot, held)?;
             self.put_back(&slot, slot.tries - 1, self.now_ms)?;
             self.tell_of(&slot, Happened::Released);
         }
@@ -74,7 +74,7 @@ impl Turn<'_> {
     pub fn reject(&mut self, held: &Held, error: Option<&str>) -> Try<Outcome> {
         let slot = self.proven(held)?;
         if slot.state != State::Dead {
-            leased(&slot, held)?;
+            self.leased(&slot, held)?;
             let attempt = attempt(slot.tries)?;
             self.keep_attempt(&slot.ending(Ended::Rejected, attempt, self.now_ms, error))?;
             self.bury(&slot)?;
@@ -84,7 +84,7 @@ impl Turn<'_> {
 
     pub fn extend(&mut self, held: &Held, lease_ms: i64) -> Try<Outcome> {
         let slot = self.proven(held)?;
-        leased(&slot, held)?;
+        self.leased(&slot, held)?;
         // A lease that never runs out has nothing to extend.
         let lease_ms = if slot.ends_ms == FOREVER_MS { FOREVER_MS } else { lease_ms };
         let expires_ms = end(self.now_ms, lease_ms);
@@ -100,7 +100,20 @@ impl Turn<'_> {
     /// The job, if this is the newest proof of holding it.
     fn proven(&mut self, held: &Held) -> Try<Slot> {
         let slot = self.slot(&held.id)?;
-        if slot.token == held.token.0 { Ok(slot) } else { Err(lost(held).into()) }
+        if slot.token == held.token.0 { Ok(slot) } else { Err(self.lost(&slot, held)) }
+    }
+
+    fn leased(&mut self, slot: &Slot, held: &Held) -> Try<()> {
+        if slot.state == State::Leased { Ok(()) } else { Err(self.lost(slot, held)) }
+    }
+
+    /// The refusal, which is also told.
+    fn lost(&mut self, slot: &Slot, held: &Held) -> Fault {
+        self.tell_of(slot, |job| Happened::LeaseLost { job, reason: Loss::Taken });
+        Fault::Refused(Error::new(
+            Code::LeaseLost,
+            format!("the lease of job {} is lost: claimed again, finished or taken away", held.id),
+        ))
     }
 
     /// The job is finished in this state, and what follows from that.
@@ -135,17 +148,6 @@ impl Turn<'_> {
         }
         Ok(state)
     }
-}
-
-fn leased(slot: &Slot, held: &Held) -> Try<()> {
-    if slot.state == State::Leased { Ok(()) } else { Err(lost(held).into()) }
-}
-
-fn lost(held: &Held) -> Error {
-    Error::new(
-        Code::LeaseLost,
-        format!("the lease of job {} is lost: claimed again, finished or taken away", held.id),
-    )
 }
 
 /// A number that looks random and is the same whenever the commit is built again.

@@ -36,10 +36,11 @@ impl Told {
         [self.facts.as_ref().map_or(0, Vec::len), self.waits_ms.len(), self.runs_ms.len()]
     }
 
-    /// What came after the mark did not happen.
+    /// What came after the mark did not happen; only that a lease was found lost is true all the same.
     pub(super) fn back_to(&mut self, [facts, waits, runs]: [usize; 3]) {
         if let Some(all) = &mut self.facts {
-            all.truncate(facts);
+            let undone = all.split_off(facts);
+            all.extend(undone.into_iter().filter(|fact| matches!(fact, Happened::LeaseLost { .. })));
         }
         self.waits_ms.truncate(waits);
         self.runs_ms.truncate(runs);

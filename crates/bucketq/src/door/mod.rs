@@ -316,6 +316,8 @@ pub(crate) struct Door {
     pub options: Arc<Options>,
     pub env: Env,
     pub info: Info,
+    /// When the writer was opened.
+    pub began: Instant,
     /// Becomes true when the writer has ended.
     pub ended: watch::Receiver<bool>,
 }

@@ -15,6 +15,7 @@ pub use histogram::{Histogram, Histograms};
 pub use text::text;
 
 use crate::error::Result;
+use crate::fit::Inputs;
 use crate::store::{Expect, Got, Listed, Put, Store, Version};
 
 macro_rules! counters {
@@ -61,6 +62,8 @@ counters! {
     archived_jobs,
     /// Events that listeners were too slow for.
     events_missed,
+    /// Events that listeners failed over.
+    events_failed,
     /// Conditional puts of HEAD.
     puts,
     /// Bytes of those.
@@ -79,6 +82,32 @@ counters! {
     lists,
     /// Deletes.
     deletes,
+}
+
+/// What the requests of a writer and the size of its file cost, by the price table of the fit model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Cost {
+    /// USD for all requests since the writer was opened.
+    pub total: f64,
+    /// USD for an hour: requests as many as an hour at the pace so far would bring, and the storage of the database.
+    pub per_hour: f64,
+}
+
+/// A shorter life says little about an hour: opening alone takes dozens of requests.
+const LEAST_LIFE: Duration = Duration::from_mins(1);
+/// Hours in the month that storage is priced by, as in the fit model.
+const MONTH_HOURS: f64 = 730.0;
+
+impl Metrics {
+    /// What these requests cost, made within this time, and a database of this many pages. Deletes are free.
+    pub fn cost(&self, life: Duration, pages: u64) -> Cost {
+        let prices = Inputs::default();
+        let puts = (self.puts + self.uploads + self.lists) as f64;
+        let total = (puts * prices.price_put + self.gets as f64 * prices.price_get) / 1e6;
+        let hours = life.max(LEAST_LIFE).as_secs_f64() / 3_600.0;
+        let storage = pages as f64 * 4_096.0 / 1e9 * prices.price_gb / MONTH_HOURS;
+        Cost { total, per_hour: total / hours + storage }
+    }
 }
 
 impl Counters {

@@ -2,15 +2,16 @@
 
 use std::fmt::{Display, Write};
 
-use super::{Histogram, Histograms, Metrics};
+use super::{Cost, Histogram, Histograms, Metrics};
 use crate::query::Stats;
 
 /// Everything that is measured of a queue file, as seen by one process.
-pub fn text(stats: &Stats, metrics: &Metrics, histograms: &Histograms) -> String {
+pub fn text(stats: &Stats, metrics: &Metrics, histograms: &Histograms, cost: &Cost) -> String {
     let mut page = Page(String::new());
     of_queues(&mut page, stats);
     of_times(&mut page, histograms);
     of_requests(&mut page, metrics);
+    of_money(&mut page, cost);
     page.0
 }
 
@@ -63,6 +64,7 @@ fn of_requests(page: &mut Page, m: &Metrics) {
         ("bucketq_handed_back_total", "Claims handed back because their caller had gone.", m.handed_back),
         ("bucketq_archived_jobs_total", "Jobs that this process archived.", m.archived_jobs),
         ("bucketq_events_missed_total", "Events that listeners were too slow for.", m.events_missed),
+        ("bucketq_events_failed_total", "Events that listeners failed over.", m.events_failed),
     ];
     for (name, help, value) in counters {
         page.single(name, "counter", help, value);
@@ -86,6 +88,27 @@ fn of_requests(page: &mut Page, m: &Metrics) {
     page.family("bucketq_store_bytes_total", "counter", "Bytes sent to and received from the store.");
     for (kind, n) in [("put", m.put_bytes), ("upload", m.upload_bytes), ("get", m.get_bytes)] {
         page.line("bucketq_store_bytes_total", &[("kind", kind)], n);
+    }
+}
+
+fn of_money(page: &mut Page, cost: &Cost) {
+    let families = [
+        (
+            "bucketq_cost_dollars_total",
+            "counter",
+            "Requests so far at the prices of the fit model.",
+            cost.total,
+        ),
+        (
+            "bucketq_cost_dollars_per_hour",
+            "gauge",
+            "Requests at the pace so far and storage at the prices of the fit model.",
+            cost.per_hour,
+        ),
+    ];
+    for (name, kind, help, dollars) in families {
+        page.family(name, kind, help);
+        page.line(name, &[], dollars);
     }
 }
 

@@ -1,0 +1,70 @@
+"""The command ``metrics``: everything that is measured, as text for Prometheus, once or for whoever scrapes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from bucketq import Metrics
+from bucketq._scrape import Scraped
+from bucketq.cli import _show as show
+from bucketq.cli._app import Json, Place, answer, command, err, out
+
+
+@command("bucketq metrics --listen 127.0.0.1:9187", "Queue file")
+def metrics(
+    there: Annotated[
+        str | None,
+        typer.Argument(metavar="URL", help="The queue file; as --url.", show_default=False),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve /metrics there until Ctrl-C.", show_default=False),
+    ] = None,
+    *,
+    place: Place,
+    json: Json = False,
+) -> None:
+    """Print what is measured as text for Prometheus, or serve it.
+
+    Jobs by queue and state are those of the queue file; requests and times are this process's own.
+    Workers serve theirs: bucketq worker --metrics.
+    """
+    with place.at(there).open() as file:
+        if listen is None:
+            found = file.metrics()
+            answer(facts(found)) if json else out.out(found.prometheus(), end="")
+            return
+        with until_told() as told, Scraped(file, listen) as scraped:
+            answer({"url": scraped.url}) if json else err.print(f"serving {scraped.url}; Ctrl-C ends it")
+            told.wait()
+
+
+def facts(found: Metrics) -> dict[str, Any]:
+    """The same as JSON."""
+    facts = {name: value for name, value in asdict(found).items() if name not in {"stats", "text"}}
+    return {"stats": show.plain(found.stats), **facts}
+
+
+@contextmanager
+def until_told() -> Generator[threading.Event]:
+    """Set by Ctrl-C or SIGTERM, which end what is served and are no failure."""
+    told = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def tell(_number: int, _frame: object) -> None:
+        told.set()
+
+    for number in before:
+        signal.signal(number, tell)
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
