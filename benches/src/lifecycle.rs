@@ -65,8 +65,8 @@ pub fn claims(rounds: usize) -> Result<(Value, f64)> {
 /// Time of an enqueue with a dedup key beside `live` live keys, over one without beside as many jobs; 64 a transaction.
 pub fn dedup(live: usize, rounds: usize) -> Result<(f64, Value)> {
     let job = |bench: &Bench, keyed: bool| {
-        let key = || bucketq::keys::hex(&bench.env.bytes::<16>());
-        let dedup = keyed.then(|| Dedup { key: key(), scope: DedupScope::Window(3_600_000) });
+        let key = bucketq::keys::hex(&bench.env.bytes::<16>());
+        let dedup = keyed.then_some(Dedup { key, scope: DedupScope::Window(3_600_000) });
         New { dedup, ..fresh_job(&bench.env) }
     };
     let mut benches = [Bench::new()?, Bench::new()?];
@@ -135,10 +135,11 @@ where
     Ok(now() - began)
 }
 
+/// A job with a key or without; the key is drawn either way, since its making is the caller's.
 fn keyed(queue: &Queue, is_keyed: bool) -> Result<New> {
     let env = Env::default();
-    let key = || bucketq::keys::hex(&env.bytes::<16>());
-    let dedup = is_keyed.then(|| Dedup { key: key(), scope: DedupScope::Window(3_600_000) });
+    let key = bucketq::keys::hex(&env.bytes::<16>());
+    let dedup = is_keyed.then_some(Dedup { key, scope: DedupScope::Window(3_600_000) });
     Ok(New { dedup, ..queue.new_job(fresh_job(&env).payload)? })
 }
 
@@ -160,6 +161,20 @@ pub async fn dedup_engine(live: usize, rounds: usize) -> Result<f64> {
     }
     let [with, without] = times.map(|t| median(&t).as_secs_f64());
     Ok(tidy(with / without, 3))
+}
+
+pub async fn one_engine(live: usize, rounds: usize, is_keyed: bool) -> Result<f64> {
+    let queue = engine(None, live, |q| keyed(q, is_keyed)).await?;
+    let mut times = vec![];
+    for _ in 0..rounds {
+        let queue = queue.clone();
+        let turn = move || {
+            let queue = queue.clone();
+            async move { queue.enqueue_job(keyed(&queue, is_keyed)?).await.map(drop) }
+        };
+        times.push(round(turn).await?);
+    }
+    Ok(median(&times).as_secs_f64() * 1e6 / (CALLERS * TURNS) as f64)
 }
 
 /// The same in the whole engine: time of enqueue, claim and ack with every policy over that with none. Without `dedup`,

@@ -16,6 +16,8 @@ pub enum Step {
     Wait(i64),
     Batch { specs: Vec<Spec>, commit: bool },
     Forget,
+    /// Others may have written since the newest commit.
+    Rewind,
     Retain { queue: u8, keep: i64 },
 }
 
@@ -70,6 +72,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => prop_oneof![Just(0), Just(1), 1..60_i64, Just(1_000)].prop_map(Step::Wait),
         12 => (vec(spec(), 1..6), prop::bool::weighted(0.85)).prop_map(|(specs, commit)| Step::Batch { specs, commit }),
         1 => Just(Step::Forget),
+        1 => Just(Step::Rewind),
         1 => (0..3_u8, 0..4_i64).prop_map(|(queue, keep)| Step::Retain { queue, keep }),
     ];
     vec(step, 1..40)

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::fault::{Fault, Try};
-use super::keep::{End, Leaving as Gone, by_end};
+use super::keep::{End, by_end};
 use super::names::NOBODY;
 use super::row::{BODY, INLINE, NO_TOKEN, attempt, state};
 use super::{Db, Limits, Moment, Turn};
@@ -37,11 +37,6 @@ pub(super) const COUNT_UNTIL: [&str; 2] =
 /// When a job finished that stands so far behind the oldest.
 pub(super) const NTH: [&str; 2] =
     by_end!("SELECT ends_ms FROM jobs WHERE ", " ORDER BY finish_seq LIMIT 1 OFFSET ?2");
-/// Their holds on dedup keys.
-pub(super) const KEYS: [&str; 2] = by_end!(
-    "SELECT seq, state, id, dedup, body FROM jobs WHERE ",
-    " AND finish_seq <= ?2 AND dedup IS NOT NULL"
-);
 /// When the archive of a queue last grew.
 pub(super) const NEWEST_LISTED: &str =
     "SELECT max(listed_ms) FROM archives WHERE queue = ?1 AND dropped_seq IS NULL";
@@ -369,13 +364,8 @@ impl Turn<'_> {
         for part in &listing.parts {
             let until = part.until as i64;
             let end = if part.dead { End::Dead } else { End::Well };
-            let mut stmt = self.conn.prepare_cached(end.pick(KEYS))?;
-            let mut rows = stmt.query(params![listing.queue, until])?;
-            while let Some(row) = rows.next()? {
-                let job = Gone::read(row)?;
-                self.drop_key(listing.queue, &job.id, job.dedup.as_deref())?;
-            }
-            self.drop_until(listing.queue, end, until, true)?;
+            let keys = self.conn.prepare_cached("SELECT 1 FROM dedup LIMIT 1")?.exists([])?;
+            self.drop_until(listing.queue, end, until, true, keys)?;
         }
         let marks = self.marks(line);
         for (state, n) in [State::Done, State::Dead, State::Cancelled].into_iter().zip(listing.counts) {

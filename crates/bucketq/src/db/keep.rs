@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Row, params};
+use rusqlite::Row;
 
 use super::Turn;
 use super::fault::Try;
@@ -46,7 +46,7 @@ pub(super) use by_end;
 
 /// Finished jobs of a queue that retention may delete, oldest first.
 pub(super) const OLDEST: [&str; 2] = by_end!(
-    "SELECT seq, state, id, dedup, body, ends_ms, finish_seq FROM jobs WHERE ",
+    "SELECT seq, state, dedup IS NOT NULL, body, ends_ms, finish_seq FROM jobs WHERE ",
     " ORDER BY finish_seq LIMIT ?2"
 );
 /// The results of the jobs up to one of [`OLDEST`].
@@ -65,20 +65,19 @@ pub(super) const DROP_JOBS: [&str; 2] = by_end!("DELETE FROM jobs WHERE ", " AND
 pub(super) struct Leaving {
     pub seq: i64,
     pub state: State,
-    pub id: [u8; 16],
-    pub dedup: Option<String>,
+    /// It was enqueued with a dedup key.
+    pub keyed: bool,
     pub body: Option<i64>,
 }
 
 impl Leaving {
-    /// From the columns seq, state, id, dedup, body.
+    /// From the columns seq, state, dedup IS NOT NULL, body.
     pub fn read(row: &Row<'_>) -> Try<Self> {
         Ok(Self {
             seq: row.get(0)?,
             state: state(row.get(1)?)?,
-            id: row.get(2)?,
-            dedup: row.get(3)?,
-            body: row.get(4)?,
+            keyed: row.get(2)?,
+            body: row.get(3)?,
         })
     }
 }
@@ -115,23 +114,23 @@ impl Turn<'_> {
     fn drop_finished(&mut self, line: usize, end: End, excess: i64) -> Try<()> {
         let queue = self.line(line).id;
         let age_ms = self.line(line).policy.keep_ms;
-        let (mut last, mut n, mut bodies) = (None, 0, false);
+        let (mut last, mut n, mut bodies, mut keys) = (None, 0, false, false);
         // Whoever finishes from now on leaves no sooner.
         let mut next_ms = age_ms.map_or(i64::MAX, |age| self.now_ms.saturating_add(age));
         let mut stmt = self.conn.prepare_cached(end.pick(OLDEST))?;
         let mut rows = stmt.query([queue, if age_ms.is_some() { BATCH } else { excess.min(BATCH) }])?;
         while let Some(row) = rows.next()? {
             let leaves_ms =
-                age_ms.map_or(i64::MAX, |age| row.get::<_, i64>(5).unwrap_or(0).saturating_add(age));
+                age_ms.map_or(i64::MAX, |age| row.get::<_, i64>(4).unwrap_or(0).saturating_add(age));
             if n >= excess && leaves_ms > self.now_ms {
                 next_ms = leaves_ms;
                 break;
             }
             let job = Leaving::read(row)?;
             n += 1;
-            last = Some(row.get::<_, i64>(6)?);
+            last = Some(row.get::<_, i64>(5)?);
             bodies |= job.body.is_some();
-            self.drop_key(queue, &job.id, job.dedup.as_deref())?;
+            keys |= job.keyed;
             self.marks(line).remove(job.state);
         }
         if n == BATCH {
@@ -139,13 +138,16 @@ impl Turn<'_> {
         }
         self.marks(line).aged_ms[end as usize] = next_ms;
         match last {
-            Some(last) => self.drop_until(queue, end, last, bodies),
+            Some(last) => self.drop_until(queue, end, last, bodies, keys),
             None => Ok(()),
         }
     }
 
-    /// Delete the jobs of this end up to this place. Their counts and keys are the caller's.
-    pub fn drop_until(&self, queue: i64, end: End, last: i64, bodies: bool) -> Try<()> {
+    /// Delete the jobs of this end up to this place. Their counts are the caller's.
+    pub fn drop_until(&self, queue: i64, end: End, last: i64, bodies: bool, keys: bool) -> Try<()> {
+        if keys {
+            self.drop_keys(queue, end, last)?;
+        }
         let tables =
             [Some(DROP_RESULTS), Some(DROP_ATTEMPTS), bodies.then_some(DROP_BODIES), Some(DROP_JOBS)];
         for sql in tables.into_iter().flatten() {
@@ -163,23 +165,13 @@ impl Turn<'_> {
         if let Some(body) = job.body {
             by_seq("DELETE FROM bodies WHERE id = ?1", body)?;
         }
-        self.drop_key(self.line(line).id, &job.id, job.dedup.as_deref())?;
+        if job.keyed {
+            self.drop_key(job.seq)?;
+        }
         let marks = self.marks(line);
         marks.remove(job.state);
         if job.state == State::Ready {
             marks.withdraw();
-        }
-        Ok(())
-    }
-
-    /// The job no longer keeps others out.
-    pub fn drop_key(&self, queue: i64, id: &[u8; 16], dedup: Option<&str>) -> Try<()> {
-        if let Some(key) = dedup {
-            self.conn
-                .prepare_cached(
-                    "DELETE FROM dedup WHERE queue = ?1 AND key = ?2 AND id = ?3 AND until_ms IS NULL",
-                )?
-                .execute(params![queue, key, id])?;
         }
         Ok(())
     }
