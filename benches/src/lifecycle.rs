@@ -163,20 +163,6 @@ pub async fn dedup_engine(live: usize, rounds: usize) -> Result<f64> {
     Ok(tidy(with / without, 3))
 }
 
-pub async fn one_engine(live: usize, rounds: usize, is_keyed: bool) -> Result<f64> {
-    let queue = engine(None, live, |q| keyed(q, is_keyed)).await?;
-    let mut times = vec![];
-    for _ in 0..rounds {
-        let queue = queue.clone();
-        let turn = move || {
-            let queue = queue.clone();
-            async move { queue.enqueue_job(keyed(&queue, is_keyed)?).await.map(drop) }
-        };
-        times.push(round(turn).await?);
-    }
-    Ok(median(&times).as_secs_f64() * 1e6 / (CALLERS * TURNS) as f64)
-}
-
 /// The same in the whole engine: time of enqueue, claim and ack with every policy over that with none. Without `dedup`,
 /// every policy but that each content gets a key.
 pub async fn policies_engine(backlog: usize, rounds: usize, dedup: bool) -> Result<f64> {

@@ -6,7 +6,7 @@ use bucketq::op::{Op, Outcome};
 use bucketq::pages::{Delta, PageFile, Pages};
 use bucketq::policy::Changes;
 use bucketq::{Error, JobId, State};
-use bucketq_tests::queue_db::{START_MS, World, claim, enqueue, held, id, keyed};
+use bucketq_tests::queue_db::{START_MS, World, claim, enqueue, held, id, job, keyed};
 use proptest::prelude::*;
 
 const MAX_PAGES: u32 = 10_000;
@@ -61,13 +61,28 @@ enum Fate {
 
 #[derive(Clone, Debug)]
 enum Act {
-    Enqueue { key: u8, queue: u8, window: Option<i64> },
+    Enqueue {
+        key: u8,
+        queue: u8,
+        window: Option<i64>,
+    },
     /// Enqueues a key, then is refused as a whole.
-    Refused { key: u8, deletes: bool },
-    ClaimAndAck { queue: u8 },
-    Cancel { back: u32 },
-    Requeue { back: u32 },
-    Purge { queue: u8 },
+    Refused {
+        key: u8,
+        deletes: bool,
+    },
+    ClaimAndAck {
+        queue: u8,
+    },
+    Cancel {
+        back: u32,
+    },
+    Requeue {
+        back: u32,
+    },
+    Purge {
+        queue: u8,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -128,6 +143,7 @@ fn ops(act: &Act, next: &mut u32) -> Vec<Op> {
 fn play(steps: &[Step]) {
     let made = PageFile::new(Pages::new());
     drop(Db::create(made.connect(MAX_PAGES).expect("it connects"), START_MS).expect("it is made"));
+    made.with(Pages::take_changes);
     let image = made.with(|p| p.image());
     let mut writers = [Writer::on(Pages::thaw(&image)), Writer::on(Pages::thaw(&image))];
     let (mut commit_seq, mut now_ms, mut next) = (1, START_MS, 0);
@@ -228,7 +244,8 @@ fn what_is_remembered_of_keys_does_not_grow_with_those_that_came_and_went() {
         w.wait(10);
         // A hundred an enqueue are cleared away.
         for _ in 0..10 {
-            run(&mut w, &enqueue("q", []));
+            n += 1;
+            run(&mut w, &enqueue("q", [job(n)]));
         }
         assert!(w.db.remembered_keys() < 11_000, "{} after round {round}", w.db.remembered_keys());
     }

@@ -14,11 +14,17 @@ use crate::model::Model;
 #[derive(Clone, Debug)]
 pub enum Step {
     Wait(i64),
-    Batch { specs: Vec<Spec>, commit: bool },
+    Batch {
+        specs: Vec<Spec>,
+        commit: bool,
+    },
     Forget,
     /// Others may have written since the newest commit.
     Rewind,
-    Retain { queue: u8, keep: i64 },
+    Retain {
+        queue: u8,
+        keep: i64,
+    },
 }
 
 /// An op but for what depends on the state: the token of the job's present lease.

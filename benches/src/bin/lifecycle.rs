@@ -10,14 +10,6 @@ use serde_json::json;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<()> {
-    if let Ok(only) = std::env::var("BQ_ONLY") {
-        match only.as_str() {
-            "sql" => println!("{:?}", lifecycle::dedup(100_000, 4_000)?),
-            "with" | "without" => println!("{:?}", lifecycle::one_engine(100_000, 300, only == "with").await?),
-            _ => println!("{:?}", lifecycle::dedup_engine(100_000, 100).await?),
-        }
-        return Ok(());
-    }
     let quick = std::env::args().any(|a| a == "--quick");
     let (live, backlog, rounds) = if quick { (2_000, 2_000, 20) } else { (100_000, 100_000, 400) };
     let (claim_us, claim_groups_ratio) = lifecycle::claims(if quick { 50 } else { 3_000 })?;

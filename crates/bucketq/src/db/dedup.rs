@@ -11,7 +11,6 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::Turn;
 use super::enqueue::commit_of;
 use super::fault::Try;
-use super::keep::{End, by_end};
 use crate::broken::Broken;
 use crate::job::{Dedup, JobId};
 use crate::op::Enqueued;
@@ -26,12 +25,6 @@ pub(super) const EXPIRED: &str =
     "SELECT seq, until_ms FROM dedup WHERE until_ms IS NOT NULL ORDER BY until_ms LIMIT ?1";
 /// Rows after one place, the places of keys that came since.
 pub(super) const SINCE: &str = "SELECT seq, queue, key FROM dedup WHERE seq > ?1";
-/// Finished jobs of a queue up to a place hold no keys any more.
-pub(super) const DROP: [&str; 2] = by_end!(
-    "DELETE FROM dedup WHERE until_ms IS NULL AND seq IN (SELECT seq FROM jobs WHERE ",
-    " AND finish_seq <= ?2)"
-);
-
 /// Where in the table a key may stand: for each row that is there, the hash of its key and its seq. The row decides, so
 /// a hint too many does no harm, and one too few lets a second job in.
 ///
@@ -225,15 +218,7 @@ impl Turn<'_> {
 
     /// The job at `seq` no longer keeps others out.
     pub fn drop_key(&self, seq: i64) -> Try<()> {
-        self.conn
-            .prepare_cached("DELETE FROM dedup WHERE seq = ?1 AND until_ms IS NULL")?
-            .execute([seq])?;
-        Ok(())
-    }
-
-    /// Nor do the finished jobs of this end up to this place.
-    pub fn drop_keys(&self, queue: i64, end: End, last: i64) -> Try<()> {
-        self.conn.prepare_cached(end.pick(DROP))?.execute([queue, last])?;
+        self.conn.prepare_cached("DELETE FROM dedup WHERE seq = ?1 AND until_ms IS NULL")?.execute([seq])?;
         Ok(())
     }
 
