@@ -54,7 +54,7 @@ impl Places {
     /// added since.
     pub fn begin(&mut self, conn: &Connection) -> rusqlite::Result<()> {
         self.gone.clear();
-        if self.len() > 2 * self.read + SLACK {
+        if self.count() > 2 * self.read + SLACK {
             self.clear();
         }
         self.settled = self.upto.is_some();
@@ -86,7 +86,7 @@ impl Places {
     }
 
     /// How many hints there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.hints.len() + self.more.len()
     }
 
@@ -101,7 +101,7 @@ impl Places {
         }
         self.read_after(conn, -1)?;
         self.read_in = commit_seq;
-        self.read = self.len();
+        self.read = self.count();
         Ok(())
     }
 

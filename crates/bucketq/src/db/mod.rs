@@ -333,7 +333,7 @@ impl Db {
 
     /// Dedup keys whose places are remembered, those that have come and gone included.
     pub fn remembered_keys(&self) -> usize {
-        self.cache.places.len()
+        self.cache.places.count()
     }
 
     /// Drop what is remembered: the pages have changed beneath.
