@@ -65,8 +65,8 @@ pub fn claims(rounds: usize) -> Result<(Value, f64)> {
 /// Time of an enqueue with a dedup key beside `live` live keys, over one without beside as many jobs; 64 a transaction.
 pub fn dedup(live: usize, rounds: usize) -> Result<(f64, Value)> {
     let job = |bench: &Bench, keyed: bool| {
-        let key = || bucketq::keys::hex(&bench.env.bytes::<16>());
-        let dedup = keyed.then(|| Dedup { key: key(), scope: DedupScope::Window(3_600_000) });
+        let key = bucketq::keys::hex(&bench.env.bytes::<16>());
+        let dedup = keyed.then_some(Dedup { key, scope: DedupScope::Window(3_600_000) });
         New { dedup, ..fresh_job(&bench.env) }
     };
     let mut benches = [Bench::new()?, Bench::new()?];
@@ -135,10 +135,11 @@ where
     Ok(now() - began)
 }
 
+/// A job with a key or without; the key is drawn either way, since its making is the caller's.
 fn keyed(queue: &Queue, is_keyed: bool) -> Result<New> {
     let env = Env::default();
-    let key = || bucketq::keys::hex(&env.bytes::<16>());
-    let dedup = is_keyed.then(|| Dedup { key: key(), scope: DedupScope::Window(3_600_000) });
+    let key = bucketq::keys::hex(&env.bytes::<16>());
+    let dedup = is_keyed.then_some(Dedup { key, scope: DedupScope::Window(3_600_000) });
     Ok(New { dedup, ..queue.new_job(fresh_job(&env).payload)? })
 }
 

@@ -2,6 +2,7 @@
 
 mod atomic;
 mod claim;
+mod dedup;
 mod enqueue;
 mod file;
 mod group;

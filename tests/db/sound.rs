@@ -47,6 +47,7 @@ fn a_state_that_breaks_a_rule_is_named() {
         ("a schedule has a queue", "INSERT INTO schedules VALUES (77, 's', 1, 1, 0, '{}', x'')"),
         ("has a token", "UPDATE jobs SET tries = 3"),
         ("a key without a window", "UPDATE dedup SET id = zeroblob(16)"),
+        ("a key is there once", "INSERT INTO dedup SELECT seq + 1, queue, key, id, 1 FROM dedup"),
         ("texts that jobs share", "UPDATE jobs SET content_type = 1"),
         ("of a later commit", "UPDATE jobs SET fence = 1 << 30 WHERE state = 5"),
         ("of a later commit", "UPDATE dedup SET seq = 1 << 50"),

@@ -368,6 +368,10 @@ impl Model {
         self.take_turns(&job.queue, &job.new);
         job.turn = self.next_turn(&job.queue);
         job.seq = self.next_seq(act);
+        // Its key goes with it.
+        for (_, first_seq, _) in self.dedup.values_mut().filter(|(_, first_seq, _)| *first_seq == seq) {
+            *first_seq = job.seq;
+        }
         job.state = State::Ready;
         job.held = held;
         job.run += 1;

@@ -80,6 +80,7 @@ fn run(steps: &[Step]) {
             Step::Wait(ms) => w.wait(*ms),
             Step::Batch { specs, commit } => batch(&mut w, &mut model, specs, *commit),
             Step::Forget => w.db.forget(),
+            Step::Rewind => w.db.rewind(w.commit_seq - 1),
             Step::Retain { queue, keep } => {
                 let name = queue_name(*queue);
                 w.db.connection()

@@ -14,9 +14,17 @@ use crate::model::Model;
 #[derive(Clone, Debug)]
 pub enum Step {
     Wait(i64),
-    Batch { specs: Vec<Spec>, commit: bool },
+    Batch {
+        specs: Vec<Spec>,
+        commit: bool,
+    },
     Forget,
-    Retain { queue: u8, keep: i64 },
+    /// Others may have written since the newest commit.
+    Rewind,
+    Retain {
+        queue: u8,
+        keep: i64,
+    },
 }
 
 /// An op but for what depends on the state: the token of the job's present lease.
@@ -70,6 +78,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => prop_oneof![Just(0), Just(1), 1..60_i64, Just(1_000)].prop_map(Step::Wait),
         12 => (vec(spec(), 1..6), prop::bool::weighted(0.85)).prop_map(|(specs, commit)| Step::Batch { specs, commit }),
         1 => Just(Step::Forget),
+        1 => Just(Step::Rewind),
         1 => (0..3_u8, 0..4_i64).prop_map(|(queue, keep)| Step::Retain { queue, keep }),
     ];
     vec(step, 1..40)

@@ -50,6 +50,12 @@ async fn main() -> Result<()> {
             let (base_stall_ms, beside) = stall::measure(FULL.large, 3 * FULL.rounds).await?;
             json!({ "base_stall_ms": base_stall_ms, "base_stall": beside })
         }
+        ["--only", "shrinking"] => {
+            let (bytes_stored_per_job, shrink_ratio, shrinking) = shrink::measure(FULL.large).await?;
+            json!({
+                "bytes_stored_per_job": bytes_stored_per_job, "shrink_ratio": shrink_ratio, "shrinking": shrinking,
+            })
+        }
         ["--only", "contention"] => {
             json!({ "contention": contention::measure(FULL.window).await? })
         }
@@ -58,7 +64,9 @@ async fn main() -> Result<()> {
             return Ok(());
         }
         _ => {
-            eprintln!("{words:?} is not known; there is --quick, --only bases and --only contention");
+            eprintln!(
+                "{words:?} is not known; there is --quick, and --only with bases, shrinking or contention"
+            );
             std::process::exit(2);
         }
     };

@@ -35,11 +35,12 @@ pub async fn measure(jobs: usize) -> Result<(Value, Value, Value)> {
     let undisturbed = bytes(&store).await?;
     file.collect(Duration::ZERO).await?;
     let left = bytes(&store).await?;
+    let base = store.list("jobs.base-").await?.iter().map(|l| l.size).sum::<u64>();
     let stats = file.stats(None).await?;
     file.close().await?;
     let detail = json!({
         "bytes_full": full, "bytes_full_before_collecting": with_garbage,
-        "bytes_drained_before_collecting": undisturbed, "bytes_left": left,
+        "bytes_drained_before_collecting": undisturbed, "bytes_left": left, "base_bytes_left": base,
         "pages_full": pages, "pages_left": stats.pages, "free_pages_left": stats.free_pages,
         "delta_bytes_per_job_drained": number((after.delta_bytes - before.delta_bytes) as f64 / jobs as f64, 1),
     });

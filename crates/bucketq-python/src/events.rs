@@ -107,7 +107,9 @@ impl Reader {
         let work = async move {
             let mut ear = ear.lock().await;
             if let Some(events) = &ear.events {
-                (0..failed).for_each(|_| events.failed());
+                for _ in 0..failed {
+                    events.failed();
+                }
             }
             Ok(ear.next().await)
         };

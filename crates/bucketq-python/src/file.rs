@@ -220,7 +220,7 @@ impl File {
         after: Option<u64>,
         limit: u32,
     ) -> PyResult<Call> {
-        let states = values::states(&states).or_raise(py)?;
+        let states = values::states(states).or_raise(py)?;
         let filter = Filter { queue, states, group, expired, error };
         let file = self.file();
         let work = async move { file.list(filter, after.map(Cursor), limit).await };
@@ -242,7 +242,7 @@ impl File {
         group: Option<String>,
         error: Option<String>,
     ) -> PyResult<Call> {
-        let states = values::states(&states).or_raise(py)?;
+        let states = values::states(states).or_raise(py)?;
         let (file, filter) = (self.file(), Filter { queue, states, group, error, expired: false });
         Ok(Call::shown(async move { file.requeue_all(&filter).await }))
     }

@@ -160,7 +160,7 @@ impl Op {
 
     #[staticmethod]
     fn purge(py: Python<'_>, queue: String, states: Vec<String>) -> PyResult<Self> {
-        Ok(bucketq::Op::Purge { queue, states: values::states(&states).or_raise(py)? }.into())
+        Ok(bucketq::Op::Purge { queue, states: values::states(states).or_raise(py)? }.into())
     }
 
     #[staticmethod]

@@ -194,12 +194,12 @@ pub fn outcome(py: Python<'_>, outcome: &Outcome) -> PyResult<Py<PyAny>> {
 }
 
 /// The states with these names.
-pub fn states(names: &[String]) -> Result<Vec<State>> {
-    let state = |name: &String| {
+pub fn states(names: Vec<String>) -> Result<Vec<State>> {
+    let state = |name: String| {
         State::ALL.into_iter().find(|s| s.as_str() == name).ok_or_else(|| {
             let all = State::ALL.map(State::as_str).join(", ");
             bucketq::Error::invalid(format!("{name:?} is no state of a job: use {all}"))
         })
     };
-    names.iter().map(state).collect()
+    names.into_iter().map(state).collect()
 }

@@ -24,6 +24,8 @@ const KEEP: usize = 16 * 1024 * 1024;
 const MERGED_MAX: u64 = 4 * 1024 * 1024;
 /// A base so many times larger than the database gives way to a new one: the queue file was drained.
 const SHRUNK: u64 = 2;
+/// Bytes of pages that take some milliseconds to compress.
+const SMALL: u64 = 4 * 1024 * 1024;
 /// Segments at which a base is made although the log is short.
 const SEGMENTS_HIGH: usize = 48;
 
@@ -238,14 +240,19 @@ impl Uploads {
                     > self.options.base_after.max(SHRUNK * u64::from(head.page_count) * PAGE as u64))
     }
 
-    /// Whether a base made now is certain to leave clearly less in the bucket than there is, for who asks for little. One
-    /// that waits to be referred to is dropped then: it was made of what is no more.
-    pub fn worth_a_base(&mut self, head: &Head) -> bool {
-        let whole = u64::from(head.page_count) * PAGE as u64;
+    /// Whether a base of this settled image is certain to leave clearly less in the bucket than there is, for who asks for
+    /// little. One that waits to be referred to is dropped then: it was made of what is no more.
+    pub fn worth_a_base(&mut self, head: &Head, image: &Image) -> bool {
         let base = self.ready_base.map_or(head.base.len, |ready| ready.len);
-        let worth = self.base.is_none()
-            && head.base.seq < head.commit_seq
-            && base + head.log_len() > whole + self.options.base_after / 8;
+        let saves = |len: u64| base + head.log_len() > len + self.options.base_after / 8;
+        if self.base.is_some() || head.base.seq >= head.commit_seq || !saves(0) {
+            return false;
+        }
+        // A small one is made to know; no base is larger than its pages.
+        let whole = image.bytes();
+        let known = whole <= SMALL && !saves(whole);
+        let coded = known.then(|| base::coded(image, self.options.base_codec).ok()).flatten();
+        let worth = saves(coded.map_or(whole, |(body, _)| body.len() as u64));
         if worth {
             self.ready_base = None;
         }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::fault::{Fault, Try};
-use super::keep::{End, Leaving as Gone, by_end};
+use super::keep::{End, by_end};
 use super::names::NOBODY;
 use super::row::{BODY, INLINE, NO_TOKEN, attempt, state};
 use super::{Db, Limits, Moment, Turn};
@@ -22,13 +22,14 @@ use crate::life::{Archived, Life, Listing, Part};
 macro_rules! life_columns {
     () => {
         "finish_seq, id, run, group_name, state, priority, tries, max_attempts, worker, enqueued_ms, due_ms, first_ms, \
-         claimed_ms, ends_ms, seq, fence, token, payload_len, payload_kind, payload, body, content_type"
+         claimed_ms, ends_ms, jobs.seq, fence, token, payload_len, payload_kind, payload, body, jobs.content_type, \
+         results.content_type, bytes"
     };
 }
 
 /// Finished jobs of a queue after one place in the order of finishes up to another, in that order.
 pub(super) const FINISHED: [&str; 2] = by_end!(
-    concat!("SELECT ", life_columns!(), " FROM jobs WHERE "),
+    concat!("SELECT ", life_columns!(), " FROM jobs LEFT JOIN results ON results.seq = jobs.seq WHERE "),
     " AND finish_seq > ?2 AND finish_seq <= ?3 ORDER BY finish_seq LIMIT ?4"
 );
 /// How many there are up to a place.
@@ -37,11 +38,6 @@ pub(super) const COUNT_UNTIL: [&str; 2] =
 /// When a job finished that stands so far behind the oldest.
 pub(super) const NTH: [&str; 2] =
     by_end!("SELECT ends_ms FROM jobs WHERE ", " ORDER BY finish_seq LIMIT 1 OFFSET ?2");
-/// Their holds on dedup keys.
-pub(super) const KEYS: [&str; 2] = by_end!(
-    "SELECT seq, state, id, dedup, body FROM jobs WHERE ",
-    " AND finish_seq <= ?2 AND dedup IS NOT NULL"
-);
 /// When the archive of a queue last grew.
 pub(super) const NEWEST_LISTED: &str =
     "SELECT max(listed_ms) FROM archives WHERE queue = ?1 AND dropped_seq IS NULL";
@@ -218,7 +214,6 @@ impl Turn<'_> {
         if limit <= 0 || *room == 0 {
             return Ok(());
         }
-        let results = self.conn.prepare_cached("SELECT 1 FROM results LIMIT 1")?.exists([])?;
         let mut part = Part { dead: end == End::Dead, until: 0, jobs: 0 };
         let mut stmt = self.conn.prepare_cached(end.pick(FINISHED))?;
         let mut rows = stmt.query(params![self.line(line).id, after, i64::MAX, limit])?;
@@ -227,7 +222,7 @@ impl Turn<'_> {
             if (part.jobs as i64 >= excess && !aged) || *room == 0 {
                 break;
             }
-            let one = self.life(row, line, policy.archive_payloads, results)?;
+            let one = self.life(row, line, policy.archive_payloads)?;
             part = Part { until: one.finish_seq, jobs: part.jobs + 1, ..part };
             *room = room.saturating_sub(one.size());
             leaving.lives.push(one);
@@ -239,7 +234,7 @@ impl Turn<'_> {
     }
 
     /// The life in a row of [`life_columns`].
-    fn life(&mut self, row: &Row<'_>, line: usize, payloads: bool, results: bool) -> Try<Life> {
+    fn life(&mut self, row: &Row<'_>, line: usize, payloads: bool) -> Try<Life> {
         let state = state(row.get(4)?)?;
         let (run, seq): (u32, i64) = (row.get(2)?, row.get(14)?);
         let claimed = row.get::<_, [u8; 16]>(16)? != NO_TOKEN;
@@ -259,16 +254,8 @@ impl Turn<'_> {
             ),
             kind => return Err(Fault::corrupt(format!("this library knows no payload kind {kind}"))),
         };
-        let result = if results && state == State::Done {
-            self.conn
-                .prepare_cached("SELECT content_type, bytes FROM results WHERE seq = ?1")?
-                .query_row([seq], |row| Ok((row.get::<_, i64>(0)?, copied(row, 1)?)))
-                .optional()?
-        } else {
-            None
-        };
-        let (result_type, result) = match result {
-            Some((kind, bytes)) => (Some(self.text(kind)?), Some(bytes)),
+        let (result_type, result) = match row.get::<_, Option<i64>>(22)? {
+            Some(kind) => (Some(self.text(kind)?), Some(copied(row, 23)?)),
             None => (None, None),
         };
         let failed = tries > 1 || state == State::Dead;
@@ -369,13 +356,7 @@ impl Turn<'_> {
         for part in &listing.parts {
             let until = part.until as i64;
             let end = if part.dead { End::Dead } else { End::Well };
-            let mut stmt = self.conn.prepare_cached(end.pick(KEYS))?;
-            let mut rows = stmt.query(params![listing.queue, until])?;
-            while let Some(row) = rows.next()? {
-                let job = Gone::read(row)?;
-                self.drop_key(listing.queue, &job.id, job.dedup.as_deref())?;
-            }
-            self.drop_until(listing.queue, end, until, true)?;
+            self.drop_until(listing.queue, end, until)?;
         }
         let marks = self.marks(line);
         for (state, n) in [State::Done, State::Dead, State::Cancelled].into_iter().zip(listing.counts) {
@@ -429,7 +410,7 @@ impl Turn<'_> {
                 let mut stmt = self.conn.prepare_cached(end.pick(FINISHED))?;
                 let mut rows = stmt.query(params![self.line(line).id, place(after), place(until), limit])?;
                 while let Some(row) = rows.next()? {
-                    lives.push(self.life(row, line, payloads, true)?);
+                    lives.push(self.life(row, line, payloads)?);
                 }
             }
         }

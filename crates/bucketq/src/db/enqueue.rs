@@ -8,11 +8,11 @@ use std::sync::Arc;
 use rusqlite::{OptionalExtension, params};
 
 use super::Turn;
+use super::dedup::Key;
 use super::fault::Try;
 use super::names::NOBODY;
 use super::queues::FIRST_TURN;
 use super::row::{BODY, INLINE, NO_TOKEN, UNTRIED};
-use crate::broken::Broken;
 use crate::config::INLINE_PAYLOAD;
 use crate::error::{Code, Error};
 use crate::event::{At, Happened};
@@ -24,12 +24,6 @@ use crate::policy::Overflow;
 const JOB_BYTES: usize = 320;
 /// Bytes of a page that hold data when b-trees are filled as badly as they get.
 const USABLE: i64 = 2048;
-/// Expired dedup keys that one enqueue clears away.
-const SWEEP: i64 = 100;
-
-/// Expired keys, by the index on their end.
-pub(super) const EXPIRED_KEYS: &str = "SELECT queue, key, until_ms FROM dedup \
-     WHERE until_ms IS NOT NULL ORDER BY until_ms LIMIT ?1";
 
 impl Turn<'_> {
     pub fn enqueue(&mut self, queue: &str, jobs: &[New]) -> Try<Vec<Enqueued>> {
@@ -52,17 +46,18 @@ impl Turn<'_> {
         }
     }
 
-    /// The answer if the key is taken: by this very job, sent once more, or by another.
-    fn taken_key(&mut self, queue: &str, job: &New, key: &str) -> Try<Option<Enqueued>> {
-        let Some(there) = self.duplicate(queue, key)? else { return Ok(None) };
+    /// Whether the key is taken: by this very job, sent once more, or by another.
+    fn key_for(&mut self, queue: &str, job: &New, key: &str) -> Try<Key> {
+        let found = self.key(queue, key)?;
+        let Key::Taken(there) = &found else { return Ok(found) };
         // A repeated enqueue is answered as it was, whoever has its key by now.
         if let Some(known) = self.known(&job.id)? {
-            return Ok(Some(known));
+            return Ok(Key::Taken(known));
         }
         if self.watched() {
             self.tell(Happened::Deduplicated { queue: queue.into(), id: there.id });
         }
-        Ok(Some(there))
+        Ok(found)
     }
 
     fn enqueue_one(&mut self, queue: &str, job: &New) -> Try<Enqueued> {
@@ -77,10 +72,12 @@ impl Turn<'_> {
         {
             return Ok(there);
         }
-        if let Some(dedup) = &dedup
-            && let Some(there) = self.taken_key(queue, job, &dedup.key)?
-        {
-            return Ok(there);
+        let mut old_key = None;
+        if let Some(dedup) = &dedup {
+            match self.key_for(queue, job, &dedup.key)? {
+                Key::Taken(there) => return Ok(there),
+                Key::Free(old) => old_key = old,
+            }
         }
         let line = self.make_line(queue)?;
         let policy = Arc::clone(&self.line(line).policy);
@@ -149,7 +146,11 @@ impl Turn<'_> {
                 DedupScope::Policy => policy.dedup_scope(),
                 scope => scope,
             };
-            self.keep_key(queue, &dedup.key, scope, &job.id, seq)?;
+            let until_ms = match scope {
+                DedupScope::Window(ms) => Some(self.now_ms.saturating_add(ms)),
+                DedupScope::Unfinished | DedupScope::Policy => None,
+            };
+            self.keep_key(queue, dedup, until_ms, &job.id, seq, old_key)?;
         }
         self.take_turns(line, job.group.as_deref());
         let marks = self.marks(line);
@@ -179,85 +180,6 @@ impl Turn<'_> {
             commit_seq: commit_of(seq),
             dropped: vec![],
         }))
-    }
-
-    /// The answer for a job whose dedup key still counts.
-    pub fn duplicate(&mut self, queue: &str, key: &str) -> Try<Option<Enqueued>> {
-        let Some(line) = self.find_line(queue)? else { return Ok(None) };
-        let found = self
-            .conn
-            .prepare_cached("SELECT id, seq, until_ms FROM dedup WHERE queue = ?1 AND key = ?2")?
-            .query_row(params![self.line(line).id, key], |row| {
-                Ok((row.get::<_, [u8; 16]>(0)?, row.get::<_, i64>(1)?, row.get::<_, Option<i64>>(2)?))
-            })
-            .optional()?;
-        let Some((id, first_seq, until_ms)) = found else { return Ok(None) };
-        let job = self
-            .conn
-            .prepare_cached("SELECT seq, state <= 4 FROM jobs WHERE id = ?1")?
-            .query_row([id], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?)))
-            .optional()?;
-        let counts = match until_ms {
-            Some(until_ms) => !self.has_ended(until_ms),
-            None => job.is_some_and(|(_, live)| live),
-        };
-        Ok(counts.then(|| Enqueued {
-            id: JobId(uuid::Uuid::from_bytes(id)),
-            deduplicated: true,
-            // The job may have been deleted within the window, or requeued under a new seq.
-            commit_seq: commit_of(job.map_or(first_seq, |(seq, _)| seq)),
-            dropped: vec![],
-        }))
-    }
-
-    /// A window counts up to its end, and at its end no more.
-    fn has_ended(&self, until_ms: i64) -> bool {
-        if self.is_broken(Broken::WindowTooLong) {
-            return until_ms < self.now_ms;
-        }
-        until_ms <= self.now_ms + i64::from(self.is_broken(Broken::WindowTooShort))
-    }
-
-    fn keep_key(&mut self, queue: i64, key: &str, scope: DedupScope, id: &JobId, seq: i64) -> Try<()> {
-        let until_ms = match scope {
-            DedupScope::Window(ms) => Some(self.now_ms.saturating_add(ms)),
-            DedupScope::Unfinished | DedupScope::Policy => None,
-        };
-        self.conn
-            .prepare_cached(
-                "INSERT OR REPLACE INTO dedup (queue, key, id, seq, until_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
-            )?
-            .execute(params![queue, key, id.as_bytes(), seq, until_ms])?;
-        if let Some(until_ms) = until_ms {
-            self.cache.sweep_ms = self.cache.sweep_ms.min(until_ms);
-        }
-        Ok(())
-    }
-
-    /// Clear away some dedup keys whose window is over.
-    fn sweep(&mut self) -> Try<()> {
-        if self.cache.sweep_ms > self.now_ms {
-            return Ok(());
-        }
-        // One more than is cleared: it says when the next sweep is due.
-        let keys = self
-            .conn
-            .prepare_cached(EXPIRED_KEYS)?
-            .query_map([SWEEP + 1], |row| {
-                Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?))
-            })?
-            .collect::<rusqlite::Result<Vec<_>>>()?;
-        self.cache.sweep_ms = i64::MAX;
-        for (i, (queue, key, until_ms)) in keys.iter().enumerate() {
-            if !self.has_ended(*until_ms) || i as i64 == SWEEP {
-                self.cache.sweep_ms = *until_ms;
-                break;
-            }
-            self.conn
-                .prepare_cached("DELETE FROM dedup WHERE queue = ?1 AND key = ?2")?
-                .execute(params![queue, key])?;
-        }
-        Ok(())
     }
 
     /// Refuse jobs that would bring the file near its limit: acks and purges must still work then.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Row, params};
+use rusqlite::Row;
 
 use super::Turn;
 use super::fault::Try;
@@ -45,11 +45,14 @@ macro_rules! by_end {
 pub(super) use by_end;
 
 /// Finished jobs of a queue that retention may delete, oldest first.
-pub(super) const OLDEST: [&str; 2] = by_end!(
-    "SELECT seq, state, id, dedup, body, ends_ms, finish_seq FROM jobs WHERE ",
-    " ORDER BY finish_seq LIMIT ?2"
+pub(super) const OLDEST: [&str; 2] =
+    by_end!("SELECT state, ends_ms, finish_seq FROM jobs WHERE ", " ORDER BY finish_seq LIMIT ?2");
+/// What the jobs up to one of [`OLDEST`] keep out while they are there.
+pub(super) const DROP_KEYS: [&str; 2] = by_end!(
+    "DELETE FROM dedup WHERE until_ms IS NULL AND seq IN (SELECT seq FROM jobs WHERE ",
+    " AND finish_seq <= ?2)"
 );
-/// The results of the jobs up to one of [`OLDEST`].
+/// Their results.
 pub(super) const DROP_RESULTS: [&str; 2] =
     by_end!("DELETE FROM results WHERE seq IN (SELECT seq FROM jobs WHERE ", " AND finish_seq <= ?2)");
 /// Their attempts.
@@ -65,21 +68,15 @@ pub(super) const DROP_JOBS: [&str; 2] = by_end!("DELETE FROM jobs WHERE ", " AND
 pub(super) struct Leaving {
     pub seq: i64,
     pub state: State,
-    pub id: [u8; 16],
-    pub dedup: Option<String>,
+    /// It was enqueued with a dedup key.
+    pub keyed: bool,
     pub body: Option<i64>,
 }
 
 impl Leaving {
-    /// From the columns seq, state, id, dedup, body.
+    /// From the columns seq, state, dedup IS NOT NULL, body.
     pub fn read(row: &Row<'_>) -> Try<Self> {
-        Ok(Self {
-            seq: row.get(0)?,
-            state: state(row.get(1)?)?,
-            id: row.get(2)?,
-            dedup: row.get(3)?,
-            body: row.get(4)?,
-        })
+        Ok(Self { seq: row.get(0)?, state: state(row.get(1)?)?, keyed: row.get(2)?, body: row.get(3)? })
     }
 }
 
@@ -115,42 +112,46 @@ impl Turn<'_> {
     fn drop_finished(&mut self, line: usize, end: End, excess: i64) -> Try<()> {
         let queue = self.line(line).id;
         let age_ms = self.line(line).policy.keep_ms;
-        let (mut last, mut n, mut bodies) = (None, 0, false);
+        let (mut last, mut n) = (None, 0);
         // Whoever finishes from now on leaves no sooner.
         let mut next_ms = age_ms.map_or(i64::MAX, |age| self.now_ms.saturating_add(age));
         let mut stmt = self.conn.prepare_cached(end.pick(OLDEST))?;
         let mut rows = stmt.query([queue, if age_ms.is_some() { BATCH } else { excess.min(BATCH) }])?;
         while let Some(row) = rows.next()? {
             let leaves_ms =
-                age_ms.map_or(i64::MAX, |age| row.get::<_, i64>(5).unwrap_or(0).saturating_add(age));
+                age_ms.map_or(i64::MAX, |age| row.get::<_, i64>(1).unwrap_or(0).saturating_add(age));
             if n >= excess && leaves_ms > self.now_ms {
                 next_ms = leaves_ms;
                 break;
             }
-            let job = Leaving::read(row)?;
             n += 1;
-            last = Some(row.get::<_, i64>(6)?);
-            bodies |= job.body.is_some();
-            self.drop_key(queue, &job.id, job.dedup.as_deref())?;
-            self.marks(line).remove(job.state);
+            last = Some(row.get::<_, i64>(2)?);
+            self.marks(line).remove(state(row.get(0)?)?);
         }
         if n == BATCH {
             next_ms = self.now_ms;
         }
         self.marks(line).aged_ms[end as usize] = next_ms;
         match last {
-            Some(last) => self.drop_until(queue, end, last, bodies),
+            Some(last) => self.drop_until(queue, end, last),
             None => Ok(()),
         }
     }
 
-    /// Delete the jobs of this end up to this place. Their counts and keys are the caller's.
-    pub fn drop_until(&self, queue: i64, end: End, last: i64, bodies: bool) -> Try<()> {
-        let tables =
-            [Some(DROP_RESULTS), Some(DROP_ATTEMPTS), bodies.then_some(DROP_BODIES), Some(DROP_JOBS)];
-        for sql in tables.into_iter().flatten() {
-            self.conn.prepare_cached(end.pick(sql))?.execute([queue, last])?;
+    /// Delete the jobs of this end up to this place. Their counts are the caller's.
+    pub fn drop_until(&self, queue: i64, end: End, last: i64) -> Try<()> {
+        // Most files have nothing in most of these.
+        for (any, sql) in [
+            ("SELECT 1 FROM dedup LIMIT 1", DROP_KEYS),
+            ("SELECT 1 FROM results LIMIT 1", DROP_RESULTS),
+            ("SELECT 1 FROM attempts LIMIT 1", DROP_ATTEMPTS),
+            ("SELECT 1 FROM bodies LIMIT 1", DROP_BODIES),
+        ] {
+            if self.conn.prepare_cached(any)?.exists([])? {
+                self.conn.prepare_cached(end.pick(sql))?.execute([queue, last])?;
+            }
         }
+        self.conn.prepare_cached(end.pick(DROP_JOBS))?.execute([queue, last])?;
         Ok(())
     }
 
@@ -163,23 +164,13 @@ impl Turn<'_> {
         if let Some(body) = job.body {
             by_seq("DELETE FROM bodies WHERE id = ?1", body)?;
         }
-        self.drop_key(self.line(line).id, &job.id, job.dedup.as_deref())?;
+        if job.keyed {
+            self.drop_key(job.seq)?;
+        }
         let marks = self.marks(line);
         marks.remove(job.state);
         if job.state == State::Ready {
             marks.withdraw();
-        }
-        Ok(())
-    }
-
-    /// The job no longer keeps others out.
-    pub fn drop_key(&self, queue: i64, id: &[u8; 16], dedup: Option<&str>) -> Try<()> {
-        if let Some(key) = dedup {
-            self.conn
-                .prepare_cached(
-                    "DELETE FROM dedup WHERE queue = ?1 AND key = ?2 AND id = ?3 AND until_ms IS NULL",
-                )?
-                .execute(params![queue, key, id])?;
         }
         Ok(())
     }

@@ -123,6 +123,9 @@ impl Turn<'_> {
             ])?;
         self.conn.prepare_cached("DELETE FROM results WHERE seq = ?1")?.execute([slot.seq])?;
         self.move_attempts(slot.seq, seq)?;
+        if slot.keyed {
+            self.move_key(slot.seq, seq)?;
+        }
         self.take_turns(line, slot.group.as_deref());
         self.marks(slot.line).remove(slot.state);
         let marks = self.marks(line);
@@ -145,9 +148,11 @@ impl Turn<'_> {
             return self.finish(slot, State::Dead);
         };
         let line = self.make_line(&target)?;
-        self.new_life(slot, line)?;
         // Its key keeps others out as little as that of a job that is dead.
-        self.drop_key(slot.queue, &slot.id, slot.dedup.as_deref())?;
+        if slot.keyed {
+            self.drop_key(slot.seq)?;
+        }
+        self.new_life(slot, line)?;
         self.advance(slot.line, slot.group.as_deref())
     }
 
@@ -171,7 +176,7 @@ impl Turn<'_> {
             let mut stmt = self.conn.prepare_cached(of_state(state))?;
             let mut rows = stmt.query([self.line(line).id])?;
             while let Some(row) = rows.next()? {
-                leaving.push((Leaving::read(row)?, row.get::<_, Option<String>>(5)?));
+                leaving.push((Leaving::read(row)?, row.get::<_, Option<String>>(4)?));
             }
         }
         for (job, _) in &leaving {
@@ -216,7 +221,7 @@ pub(super) const fn of_state(state: State) -> &'static str {
     macro_rules! of {
         ($when:literal) => {
             concat!(
-                "SELECT seq, state, id, dedup, body, iif(state <= 4, group_name, NULL) FROM jobs \
+                "SELECT seq, state, dedup IS NOT NULL, body, iif(state <= 4, group_name, NULL) FROM jobs \
                  WHERE queue = ?1 AND ",
                 $when
             )

@@ -11,8 +11,11 @@ use crate::error::{Code, Error, Result};
 
 const FIRST: &str = include_str!("schema/1.sql");
 /// What brings a file from each version to the next, the first version first.
-const STEPS: &[&str] =
-    &[concat!(include_str!("schema/2_policies.sql"), include_str!("schema/2_archive.sql"))];
+const STEPS: &[&str] = &[concat!(
+    include_str!("schema/2_policies.sql"),
+    include_str!("schema/2_archive.sql"),
+    include_str!("schema/2_dedup.sql"),
+)];
 
 /// `PRAGMA user_version` of a queue file that this library writes.
 pub const SCHEMA_VERSION: i32 = 1 + STEPS.len() as i32;

@@ -8,6 +8,7 @@ mod archive;
 mod attempts;
 mod check;
 mod claim;
+mod dedup;
 mod due;
 mod enqueue;
 mod fault;
@@ -100,6 +101,7 @@ struct Cache {
     room: i64,
     /// No dedup window ends before this.
     sweep_ms: i64,
+    places: dedup::Places,
     told: Told,
 }
 
@@ -111,6 +113,7 @@ impl Default for Cache {
             ordinal: 0,
             room: 0,
             sweep_ms: i64::MIN,
+            places: dedup::Places::default(),
             told: Told::default(),
         }
     }
@@ -236,7 +239,7 @@ impl Db {
         self.cache.room = 0;
         self.cache.told = Told::new(self.watched);
         self.changed = self.conn.total_changes();
-        Ok(())
+        self.cache.places.begin(&self.conn).map_err(from_sqlite)
     }
 
     /// The next transactions go on with a commit that has put this many jobs at the end already (Local mode, where many
@@ -287,7 +290,8 @@ impl Db {
     /// Undo everything since `begin`. Harmless when SQLite has done so already.
     pub fn rollback(&mut self) -> Result<()> {
         let mut told = std::mem::take(&mut self.cache.told);
-        self.forget();
+        self.cache.places.rolled_back();
+        self.forget_but_places();
         told.back_to([0; 3]);
         self.cache.told = told;
         if !self.conn.is_autocommit() {
@@ -330,10 +334,28 @@ impl Db {
         std::mem::take(&mut self.cache.told)
     }
 
+    /// Dedup keys whose places are remembered, those that have come and gone included.
+    pub fn remembered_keys(&self) -> usize {
+        self.cache.places.count()
+    }
+
     /// Drop what is remembered: the pages have changed beneath.
     pub fn forget(&mut self) {
         self.cache = Cache::default();
         self.version = None;
+    }
+
+    /// The same when they are as of this commit, or of that commit and of what others did since: what is dear to read
+    /// again stays.
+    pub fn rewind(&mut self, commit_seq: u64) {
+        self.cache.places.rewind(commit_seq);
+        self.forget_but_places();
+    }
+
+    fn forget_but_places(&mut self) {
+        let places = std::mem::take(&mut self.cache.places);
+        self.forget();
+        self.cache.places = places;
     }
 
     /// The token the job has now; only for a rule broken on purpose, so never in what ships.
@@ -433,6 +455,7 @@ impl Turn<'_> {
                     // Texts stored since are gone, and swept dedup keys are back.
                     self.cache.names.clear();
                     self.cache.sweep_ms = i64::MIN;
+                    self.cache.places.rolled_back();
                     return Err(Fault::Refused(
                         e.during(format_args!("op {i} of the atomic, {}", op.name())),
                     ));

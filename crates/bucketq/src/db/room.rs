@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use rusqlite::params;
 
 use super::Turn;
+use super::dedup::Key;
 use super::fault::{Fault, Try};
 use super::queues::Gate;
 use crate::broken::Broken;
@@ -84,7 +85,7 @@ impl Turn<'_> {
             }
             let dedup = self.dedup_of(line, job);
             if let Some(Dedup { key, .. }) = dedup.as_deref()
-                && (self.duplicate(queue, key)?.is_some() || !keys.insert(key.clone()))
+                && (matches!(self.key(queue, key)?, Key::Taken(_)) || !keys.insert(key.clone()))
             {
                 continue;
             }

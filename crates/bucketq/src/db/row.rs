@@ -129,7 +129,8 @@ pub(super) struct Slot {
     pub claimed_ms: i64,
     /// Leased: when the lease ends.
     pub ends_ms: i64,
-    pub dedup: Option<String>,
+    /// It was enqueued with a dedup key.
+    pub keyed: bool,
     pub id: [u8; 16],
 }
 
@@ -152,7 +153,7 @@ impl Turn<'_> {
     pub fn slot(&mut self, id: &JobId) -> Try<Slot> {
         let mut stmt = self.conn.prepare_cached(
             "SELECT seq, queue, state, held, tries, max_attempts, run_at_ms, token, priority, run, backoff, \
-             group_name, worker, claimed_ms, ends_ms, dedup FROM jobs WHERE id = ?1",
+             group_name, worker, claimed_ms, ends_ms, dedup IS NOT NULL FROM jobs WHERE id = ?1",
         )?;
         let mut rows = stmt.query([id.as_bytes()])?;
         let Some(row) = rows.next()? else {
@@ -176,7 +177,7 @@ impl Turn<'_> {
             worker: row.get(12)?,
             claimed_ms: row.get(13)?,
             ends_ms: row.get(14)?,
-            dedup: row.get(15)?,
+            keyed: row.get(15)?,
             id: *id.as_bytes(),
         })
     }

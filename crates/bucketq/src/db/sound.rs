@@ -85,7 +85,11 @@ const RULES: &[(&str, &str)] = &[
     ),
     (
         "a key without a window has a job",
-        "SELECT 'key ' || key FROM dedup WHERE until_ms IS NULL AND id NOT IN (SELECT id FROM jobs)",
+        "SELECT 'key ' || key FROM dedup WHERE until_ms IS NULL AND (seq, id) NOT IN (SELECT seq, id FROM jobs)",
+    ),
+    (
+        "a key is there once in its queue",
+        "SELECT 'key ' || key FROM dedup GROUP BY queue, key HAVING count(*) > 1",
     ),
     (
         "a job that is not finished stands nowhere in the order of finishes",

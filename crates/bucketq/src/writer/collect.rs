@@ -28,7 +28,7 @@ impl Writer {
         if let Err(error) = self.uploads.poll(true).await {
             tracing::warn!(%error, "a segment could not be written; it is tried again");
         }
-        if tidy && self.uploads.worth_a_base(&self.chain.head) {
+        if tidy && self.uploads.worth_a_base(&self.chain.head, &self.settled_image()) {
             self.start_base();
             let _ = begun.send(Ok(Begun::Base));
             return;

@@ -197,9 +197,10 @@ impl Writer {
         self.pages_changed_beneath();
     }
 
-    /// Pages were changed beneath `SQLite`: it must not believe anything it remembers.
+    /// Pages were changed beneath `SQLite`: it must not believe anything it remembers. They are those of the commit
+    /// that is known, or of a later one.
     fn pages_changed_beneath(&mut self) {
-        self.chain.db.forget();
+        self.chain.db.rewind(self.chain.head.commit_seq);
         if crate::broken::is(&self.options, crate::broken::Broken::NoResetCache) {
             return;
         }

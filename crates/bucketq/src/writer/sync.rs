@@ -326,6 +326,7 @@ impl Writer {
 
     fn go_to(&mut self, image: &Image) -> Result<()> {
         self.chain.pages.with(|p| p.go_to(image))?;
+        self.chain.db.forget();
         self.pages_changed_beneath();
         Ok(())
     }
