@@ -207,7 +207,6 @@ impl File {
     }
 
     /// A page of jobs and the cursor of the next one.
-    #[expect(clippy::needless_pass_by_value, reason = "Python hands over a list")]
     #[expect(clippy::too_many_arguments, reason = "each is a thing to filter by")]
     fn list(
         &self,

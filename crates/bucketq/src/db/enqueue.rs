@@ -18,7 +18,7 @@ use crate::error::{Code, Error};
 use crate::event::{At, Happened};
 use crate::job::{Dedup, DedupScope, JobId, New, State, When};
 use crate::op::Enqueued;
-use crate::policy::Overflow;
+use crate::policy::{Overflow, Policy};
 
 /// Bytes a job takes beside its payload, headers and names, its index entries included: rather too many.
 const JOB_BYTES: usize = 320;
@@ -142,14 +142,7 @@ impl Turn<'_> {
                 .execute(params![seq, bytes])?;
         }
         if let Some(dedup) = &dedup {
-            let scope = match dedup.scope {
-                DedupScope::Policy => policy.dedup_scope(),
-                scope => scope,
-            };
-            let until_ms = match scope {
-                DedupScope::Window(ms) => Some(self.now_ms.saturating_add(ms)),
-                DedupScope::Unfinished | DedupScope::Policy => None,
-            };
+            let until_ms = self.key_ends_ms(dedup.scope, &policy);
             self.keep_key(queue, dedup, until_ms, &job.id, seq, old_key)?;
         }
         self.take_turns(line, job.group.as_deref());
@@ -165,6 +158,15 @@ impl Turn<'_> {
             self.tell(Happened::Enqueued(At { queue, id: job.id, run: 0, attempt: 0 }));
         }
         Ok(Enqueued { id: job.id, deduplicated: false, commit_seq: self.commit_seq, dropped: vec![] })
+    }
+
+    /// When a key that is kept now counts no more; none: while its job is unfinished.
+    fn key_ends_ms(&self, scope: DedupScope, policy: &Policy) -> Option<i64> {
+        let scope = if scope == DedupScope::Policy { policy.dedup_scope() } else { scope };
+        match scope {
+            DedupScope::Window(ms) => Some(self.now_ms.saturating_add(ms)),
+            DedupScope::Unfinished | DedupScope::Policy => None,
+        }
     }
 
     /// The answer for a job that is there already under this id.
