@@ -17,13 +17,15 @@ from bucketq.errors import Invalid
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+__all__ = ["Processed", "process", "register", "session"]
 
 try:
     import pyarrow  # noqa: F401
     import pyspark  # noqa: F401
 except ImportError as error:
     raise ImportError(f'bucketq.spark needs an extra ({error.name} is missing): pip install "bucketq[spark]"') from None
+
+from bucketq.spark._work import Processed, process  # noqa: E402
 
 
 def register(spark: SparkSession) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql import types
 from pyspark.sql.types import StructType
 
 from bucketq import _convert as convert
@@ -55,7 +56,7 @@ def view_of(name: str) -> str:
 
 def schema_of(view: str, columns: str | None) -> StructType:
     """All columns of a view, or those named."""
-    whole = StructType.fromDDL(VIEWS[view_of(view)])
+    whole = parsed(VIEWS[view_of(view)])
     if not columns:
         return whole
     names = [name.strip() for name in columns.split(",") if name.strip()]
@@ -64,6 +65,22 @@ def schema_of(view: str, columns: str | None) -> StructType:
             near = convert.nearest(name, tuple(whole.names))
             raise Invalid(f"the view {view} has no column {name!r}: {near}", "option")
     return StructType([whole[name] for name in names])
+
+
+def parsed(columns: str) -> StructType:
+    """As ``StructType.fromDDL``, which needs a session, and there is none where sources are made."""
+    pairs = (column.strip().replace("`", "").rsplit(" ", 1) for column in columns.split(", "))
+    return StructType([types.StructField(name, TYPES[kind]) for name, kind in pairs])
+
+
+TYPES = {
+    "bigint": types.LongType(),
+    "string": types.StringType(),
+    "timestamp": types.TimestampType(),
+    "binary": types.BinaryType(),
+    "boolean": types.BooleanType(),
+    "map<string,string>": types.MapType(types.StringType(), types.StringType()),
+}
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

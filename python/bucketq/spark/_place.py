@@ -49,6 +49,16 @@ class Place:
             given[name] = _native.parse_setting(name, text)
         return cls.of(options.get("url") or options.get("path"), given)
 
+    def as_options(self) -> dict[str, str]:
+        """What makes this place again in :meth:`of_options`."""
+        options = {"url": self.url}
+        kinds = {name: kind for name, kind, _, _ in _native.settings()}
+        for name, value in self.settings:
+            if kinds[name].startswith("seconds") and not isinstance(value, str):
+                value = value / 1000
+            options[name] = str(value).lower() if isinstance(value, bool) else str(value)
+        return options
+
     def setting(self, name: str, default: Any) -> Any:
         """What the engine was told, or its default."""
         return dict(self.settings).get(name, default)
