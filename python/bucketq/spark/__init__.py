@@ -31,7 +31,7 @@ from bucketq.spark._work import Processed, process  # noqa: E402
 def register(spark: SparkSession) -> None:
     """Make ``format("bucketq")`` known to this session.
 
-    Also lets filters through to the source, and on one machine lets executors use the Python of this program.
+    On one machine executors then use the Python of this program, unless PYSPARK_PYTHON names another.
     """
     from bucketq.spark.source import Source
 
@@ -39,7 +39,6 @@ def register(spark: SparkSession) -> None:
     if "PYSPARK_PYTHON" not in os.environ and context.master.startswith("local"):
         # Else Spark takes the first python3 on the PATH, which may have another bucketq or none.
         context.pythonExec = sys.executable
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(Source)
 
 

@@ -70,7 +70,7 @@ class Write:
             found = file.get(self.plan_id)
         except NotFound:
             return None
-        if found is None or found.info.state != "scheduled":
+        if found is None or found.state != "scheduled":
             return None
         return json.loads(found.payload)
 

@@ -1,4 +1,4 @@
-"""Which rows are wanted: what Spark pushes down, as far as it spares objects or rows. Spark checks every filter again."""
+"""Which rows are wanted, by options or by what Spark pushes down; it spares objects and rows."""
 
 # pyright: basic
 from __future__ import annotations
@@ -12,7 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import datasource as ds
 
-__all__ = ["Wanted"]
+from bucketq.errors import Invalid
+
+__all__ = ["CHOOSING", "Wanted"]
+
+CHOOSING = ("queues", "states", "after", "until", "since", "before")
+"""Options that choose rows."""
 
 TEXTS = ("queue", "state", "id", "worker")
 NUMBERS = ("finish_seq", "run", "seq", "attempts", "priority")
@@ -35,6 +40,24 @@ class Wanted:
         wanted = cls()
         for one in filters:
             wanted = wanted.narrowed(one)
+        return wanted
+
+    @classmethod
+    def of_options(cls, options: Mapping[str, str]) -> Wanted:
+        """What the options say: lists of queues and of states, places in the order of finishes, times of ends."""
+        wanted = cls()
+        for option, column in (("queues", "queue"), ("states", "state")):
+            if (text := options.get(option)) is not None:
+                names = frozenset(name.strip() for name in text.split(",") if name.strip())
+                wanted = replace(wanted, texts={**wanted.texts, column: names})
+        if (text := options.get("after")) is not None:
+            wanted = wanted.between("finish_seq", place("after", text) + 1, None)
+        if (text := options.get("until")) is not None:
+            wanted = wanted.between("finish_seq", None, place("until", text))
+        if (text := options.get("since")) is not None:
+            wanted = wanted.between("finished_at", moment("since", text), None)
+        if (text := options.get("before")) is not None:
+            wanted = wanted.between("finished_at", None, moment("before", text) - timedelta(milliseconds=1))
         return wanted
 
     def narrowed(self, one: Any) -> Wanted:
@@ -124,3 +147,20 @@ def number(name: str, value: Any) -> int | None:
 def meets(wanted: Range, first: int, last: int) -> bool:
     least, most = wanted
     return (least is None or last >= least) and (most is None or first <= most)
+
+
+def place(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise Invalid(f"the option {name} is a finish_seq, a whole number, not {text!r}", "option")
+    return int(text)
+
+
+def moment(name: str, text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        told = f"the option {name} is a time with its zone, such as 2026-01-31T12:00:00+00:00, not {text!r}"
+        raise Invalid(told, "option")
+    return found

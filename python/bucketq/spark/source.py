@@ -16,12 +16,12 @@ from bucketq.spark._live_views import LiveReader
 from bucketq.spark._lives import Archived, Live, Lives, LivesReader, grouped
 from bucketq.spark._place import Place
 from bucketq.spark._stream import StreamReader
-from bucketq.spark._wanted import Wanted
+from bucketq.spark._wanted import CHOOSING, Wanted
 from bucketq.spark._write import BatchWriter, StreamWriter, writing_of
 
 __all__ = ["Source"]
 
-READING = frozenset({"view", "columns", "partitionrows", "batchrows"})
+READING = frozenset({"view", "columns", "partitionrows", "batchrows", "pushdown", *CHOOSING})
 STREAMING = frozenset({"maxrows", "maxbytes", "start", "onloss", "pollseconds"})
 WRITING = frozenset({"queue", "key", "chunk", "keepkeys", "rejects", "contenttype", "checkpointlocation", "path"})
 OPTIONS = READING | STREAMING | WRITING | {"url"}
@@ -67,6 +67,8 @@ class Source(ds.DataSource):
         return schema
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
+        if self.option("pushdown", "false") == "true":
+            return PushingReader(self, schema)
         return Reader(self, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:
@@ -93,12 +95,7 @@ class Reader(ds.DataSourceReader):
         self.head = source.head
         self.partition_rows = source.count("partitionRows", 100_000)
         self.batch_rows = source.count("batchRows", 10_000)
-        self.wanted = Wanted()
-
-    def pushFilters(self, filters: list[ds.Filter]) -> Iterator[ds.Filter]:
-        self.wanted = Wanted.of(filters)
-        # All of them: Spark looks again at what is left.
-        yield from filters
+        self.wanted = Wanted.of_options(source.options)
 
     def partitions(self) -> list[ds.InputPartition]:
         objects = self.place.objects()
@@ -124,3 +121,15 @@ class Reader(ds.DataSourceReader):
         else:
             reader = LiveReader(self.view, self.place, self.schema, self.wanted, self.batch_rows)
         return reader.read(partition)
+
+
+class PushingReader(Reader):
+    """Takes filters from the plan. Not the default: Spark 4.3.0 plans a DataFrame's source once, so what one query
+    filters is missing from the next query on the same DataFrame, silently.
+    """
+
+    def pushFilters(self, filters: list[ds.Filter]) -> Iterator[ds.Filter]:
+        for one in filters:
+            self.wanted = self.wanted.narrowed(one)
+        # All of them: Spark looks again at what is left.
+        yield from filters
