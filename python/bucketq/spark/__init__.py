@@ -17,7 +17,7 @@ from bucketq.errors import Invalid
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Processed", "process", "register", "session"]
+__all__ = ["Analysed", "Processed", "pipeline", "process", "register", "session"]
 
 try:
     import pyarrow  # noqa: F401
@@ -25,6 +25,7 @@ try:
 except ImportError as error:
     raise ImportError(f'bucketq.spark needs an extra ({error.name} is missing): pip install "bucketq[spark]"') from None
 
+from bucketq.spark._pipeline import Analysed, pipeline  # noqa: E402
 from bucketq.spark._work import Processed, process  # noqa: E402
 
 

@@ -20,6 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql import datasource as ds
 
 from bucketq.errors import Invalid
+from bucketq.spark._columns import arrow_schema
 from bucketq.spark._enqueue import Write
 from bucketq.spark._place import Place
 from bucketq.spark._rows import STAGED, Rules
@@ -172,6 +173,8 @@ def writing_of(source: Any, schema: Any) -> Writing:
         source.option("queue"), source.option("contentType"), int(place.setting("max_payload", 256 * 1024))
     )
     rules.check_columns(schema.names)
+    # No rows: only the types of the columns are judged.
+    rules.check(pa.RecordBatch.from_pylist([], schema=arrow_schema(schema)))
     if rules.queue is not None:
         with place.open() as file:
             file.queue(rules.queue)

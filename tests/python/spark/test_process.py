@@ -21,7 +21,7 @@ def squares(frame: Any) -> Any:
 
 def test_executors_work_until_the_queue_is_drained(place, spark):
     with place.open() as file:
-        archive(file, "mail", keep=10, backoff=None)
+        archive(file, "mail", keep=10, backoff=bucketq.Backoff.none())
         q = file.queue("mail")
         q.enqueue_many([bucketq.New({"n": n}) for n in range(40)])
         done = process(spark, place.url, "mail", square, batch=7, settings=place.settings)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import bucketq
 from bucketq.spark._enqueue import MARKS
 
 
@@ -128,6 +129,10 @@ def test_bad_rows_go_to_rejects_if_there_is_a_path(place, spark, tmp_path):
 
 
 def test_frames_that_hold_no_jobs_are_refused_before_anything_runs(place, spark):
+    from pyspark.sql.datasource import CaseInsensitiveDict
+
+    from bucketq.spark.source import Source
+
     with place.open():
         pass
     for frame, options, told in (
@@ -135,10 +140,12 @@ def test_frames_that_hold_no_jobs_are_refused_before_anything_runs(place, spark)
         (spark.sql("SELECT 'a' AS payload"), {}, "no queue is named"),
         (spark.sql("SELECT 1 AS payload"), {"queue": "mail"}, "payload has the type int32"),
         (spark.sql("SELECT 'a' AS payload, 'x' AS priority"), {"queue": "mail"}, "whole number is wanted"),
-        (spark.sql("SELECT 'a' AS payload"), {"queue": "no/name"}, "name"),
+        (spark.sql("SELECT 'a' AS payload, 1D AS run_at"), {"queue": "mail"}, "a timestamp is wanted"),
+        (spark.sql("SELECT 'a' AS payload"), {"queue": "n" * 300}, "queue"),
     ):
-        with pytest.raises(Exception, match=f"(?s){told}"):
-            write(place, frame, **options)
+        source = Source(CaseInsensitiveDict(place.options(**options)))
+        with pytest.raises(bucketq.Invalid, match=told):
+            source.writer(frame.schema, False)
     with pytest.raises(Exception, match="cannot be overwritten"):
         numbers(spark, 1).write.format("bucketq").mode("overwrite").options(**place.options(queue="m")).save()
     assert place.staged() == []
