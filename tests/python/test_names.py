@@ -91,6 +91,8 @@ NATIVE = {
     "file",
     "queue",
     "settings",
+    "spark/_enqueue",
+    "spark/_place",
     "testing",
 }
 """Who may talk to the engine; docs/architecture.md says so."""

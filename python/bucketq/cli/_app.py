@@ -82,6 +82,7 @@ COMMANDS = (
     "doctor",
     "probe",
     "fit",
+    "analyze",
 )
 """Files whose import registers commands, in the order of the help."""
 DECLINED = 1

@@ -23,10 +23,12 @@ try:
     import pyarrow  # noqa: F401
     import pyspark  # noqa: F401
 except ImportError as error:
-    raise ImportError(f'bucketq.spark needs an extra ({error.name} is missing): pip install "bucketq[spark]"') from None
+    raise ImportError(
+        f'bucketq.spark needs an extra ({error.name} is missing): pip install "bucketq[spark]"'
+    ) from None
 
-from bucketq.spark._pipeline import Analysed, pipeline  # noqa: E402
-from bucketq.spark._work import Processed, process  # noqa: E402
+from bucketq.spark._pipeline import Analysed, pipeline
+from bucketq.spark._work import Processed, process
 
 
 def register(spark: SparkSession) -> None:
@@ -46,7 +48,9 @@ def register(spark: SparkSession) -> None:
 def session(**settings: str) -> SparkSession:
     """A local session that has ``format("bucketq")``, for programs that have none; settings as ``spark_...``."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        raise Invalid("Spark needs Java 17: install it (Debian: apt install openjdk-17-jre-headless)", "option")
+        raise Invalid(
+            "Spark needs Java 17: install it (Debian: apt install openjdk-17-jre-headless)", "option"
+        )
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("bucketq").config("spark.ui.enabled", "false")

@@ -96,7 +96,9 @@ class Write:
                     )
                 raise
             done += table.num_rows
-            log.info("chunk %d of %s: %d jobs %s", number, self.key, table.num_rows, "enqueued" if new else "there")
+            log.info(
+                "chunk %d of %s: %d jobs %s", number, self.key, table.num_rows, "enqueued" if new else "there"
+            )
             table, number = following, number + 1
         if number > 1:
             log.warning("%s: %d jobs in %d commits, each whole and once", self.key, done, number)
@@ -107,10 +109,14 @@ class Write:
         for key in pieces:
             body = self.place.read(key)
             if body is None:
-                raise NotFound(f"{key}, which was put aside for this write, is gone: write again", "collected")
+                raise NotFound(
+                    f"{key}, which was put aside for this write, is gone: write again", "collected"
+                )
             table = pq.read_table(pa.BufferReader(body))
             rest = table if rest is None else pa.concat_tables([rest, table])
-            while rest is not None and (rest.num_rows > size or rest.nbytes > CHUNK_BYTES) and rest.num_rows > 1:
+            while (
+                rest is not None and (rest.num_rows > size or rest.nbytes > CHUNK_BYTES) and rest.num_rows > 1
+            ):
                 n = min(size, max(1, rest.num_rows * CHUNK_BYTES // max(rest.nbytes, 1)))
                 if n >= rest.num_rows:
                     break
@@ -178,7 +184,9 @@ def ops_of(native: Any, table: pa.Table) -> list[Op]:
     jobs: list[Any] = []
     before: str | None = None
     columns = [table.column(name).to_pylist() for name in table.column_names]
-    for queue, payload, kind, priority, delay, at, dedup, group, headers, attempts in zip(*columns, strict=True):
+    for queue, payload, kind, priority, delay, at, dedup, group, headers, attempts in zip(
+        *columns, strict=True
+    ):
         if queue != before:
             if before is not None:
                 ops.append(Op.enqueue(before, jobs))

@@ -86,7 +86,22 @@ def jobs(pinned: Any, wanted: Wanted, at_once: int) -> Iterator[list[dict[str, A
 
 
 def job(row: tuple[Any, ...], now_ms: int) -> dict[str, Any]:
-    (id, run, queue, group, code, priority, attempts, most, worker, enqueued, run_at, claimed, claimed_ms, ends) = row[:14]
+    (
+        id,
+        run,
+        queue,
+        group,
+        code,
+        priority,
+        attempts,
+        most,
+        worker,
+        enqueued,
+        run_at,
+        claimed,
+        claimed_ms,
+        ends,
+    ) = row[:14]
     dedup, headers, seq, fence, payload_len, payload, payload_type, error = row[14:]
     state = STATES.get(code, str(code))
     leased = state == "leased"

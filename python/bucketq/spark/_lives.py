@@ -84,9 +84,7 @@ class LivesReader:
                 yield from batches(table, schema, commit_seq, self.batch_rows)
 
 
-def lives_of(
-    place: Place, partition: InputPartition, names: Sequence[str]
-) -> tuple[int, Iterator[pa.Table]]:
+def lives_of(place: Place, partition: InputPartition, names: Sequence[str]) -> tuple[int, Iterator[pa.Table]]:
     """The commit and the tables of a partition."""
     if isinstance(partition, Live):
         pinned = place.objects().pin(partition.head).wait()

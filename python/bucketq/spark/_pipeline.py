@@ -75,7 +75,8 @@ def pipeline(
     spark.sql(f"SELECT * FROM lives_all WHERE {hidden}").createOrReplaceTempView("lives")
     say("looking for what has changed")
     counts = {
-        str(row["day"]): row["n"] for row in spark.sql("SELECT day, count(*) AS n FROM lives GROUP BY day").collect()
+        str(row["day"]): row["n"]
+        for row in spark.sql("SELECT day, count(*) AS n FROM lives GROUP BY day").collect()
     }
     changed = sorted(day for day, n in counts.items() if known.get("days", {}).get(day) != n)
     new = sum(counts.values()) - sum(known.get("days", {}).values())
@@ -128,7 +129,9 @@ def suspects(spark: SparkSession) -> None:
     spark.sql(_tables.FINISHED.format(columns=columns)).createOrReplaceTempView("finished")
 
 
-def affected(spark: SparkSession, changed: list[str], counts: dict[str, int], known: dict[str, Any]) -> list[str]:
+def affected(
+    spark: SparkSession, changed: list[str], counts: dict[str, int], known: dict[str, Any]
+) -> list[str]:
     """The days whose hours look different now: of the new lives' ends and beginnings, and of earlier lives of the same jobs."""
     if not changed:
         return []
@@ -189,5 +192,3 @@ def write(path: Path, value: Any) -> None:
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(value))
     fresh.replace(path)
-
-

@@ -31,7 +31,9 @@ class Place:
         """The place as calls of the package name it."""
         url, options = resolve(url, None, settings)  # type: ignore[arg-type]
         if url.startswith("memory:"):
-            raise Invalid("Spark runs in many processes, and memory:// lies in one: use a path or s3://", "url")
+            raise Invalid(
+                "Spark runs in many processes, and memory:// lies in one: use a path or s3://", "url"
+            )
         if "://" not in url:
             url = os.path.abspath(url)
         return cls(url, tuple(sorted(options.items())))
@@ -68,8 +70,8 @@ class Place:
         return _objects(self, os.getpid())
 
     def open(self) -> QueueFile:
-        """A handle of its own; only what exists is opened."""
-        return QueueFile(_native.open(self.url, dict(self.settings) | {"create": False}).wait(), self.url)
+        """A handle on it, of the same writer as others of this process that were opened alike."""
+        return QueueFile(_native.open(self.url, dict(self.settings)).wait(), self.url)
 
     def read(self, key: str, hash: bytes | None = None) -> bytes | None:
         """The bytes of an object."""

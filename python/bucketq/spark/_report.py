@@ -36,7 +36,10 @@ FROM hours GROUP BY queue ORDER BY arrivals DESC
 
 def report(spark: SparkSession, out: Path, url: str, price_put: float) -> Path:
     """Write ``report.html`` and the CSV files into ``out``."""
-    tables = {"queues": rows(spark.sql(QUEUES)), "hours": rows(spark.table("hours").drop("day").orderBy("queue", "hour"))}
+    tables = {
+        "queues": rows(spark.sql(QUEUES)),
+        "hours": rows(spark.table("hours").drop("day").orderBy("queue", "hour")),
+    }
     for name in ("backlog", "workers", "groups", "errors", "commits"):
         frame = spark.read.parquet(str(out / name))
         if name in ("backlog", "workers", "commits"):
@@ -120,7 +123,14 @@ def shown(url: str, tables: dict[str, list[dict[str, Any]]], judged: list[dict[s
         ("Backlog", "backlog", tables["backlog"]),
     ):
         lines = [
-            (name, [(row["hour"], row[column]) for row in table if row["queue"] == name and row[column] is not None])
+            (
+                name,
+                [
+                    (row["hour"], row[column])
+                    for row in table
+                    if row["queue"] == name and row[column] is not None
+                ],
+            )
             for name in names
         ]
         parts.append(f"<h2>{title}</h2>{plot(lines)}")
@@ -135,7 +145,9 @@ def shown(url: str, tables: dict[str, list[dict[str, Any]]], judged: list[dict[s
     ):
         parts.append(f"<h2>{title}</h2>{listing(tables[name])}")
     parts.append("<h2>Does a queue in object storage fit?</h2>")
-    parts.append("<p>What the fit model says of each queue as it was really used, and what would change it.</p>")
+    parts.append(
+        "<p>What the fit model says of each queue as it was really used, and what would change it.</p>"
+    )
     parts.append(listing(judged))
     return PAGE.format(body="\n".join(parts))
 
@@ -149,11 +161,13 @@ def plot(lines: Iterable[tuple[str, list[tuple[datetime, float]]]]) -> str:
     first, span = min(times), max(max(times) - min(times), 1)
     top = max(max(value for _, value in points) for _, points in lines) or 1
     drawn = [
-        f'<line x1="0" x2="{WIDE}" y1="{HIGH - HIGH * k / 4}" y2="{HIGH - HIGH * k / 4}" stroke="#ddd"/>' for k in range(5)
+        f'<line x1="0" x2="{WIDE}" y1="{HIGH - HIGH * k / 4}" y2="{HIGH - HIGH * k / 4}" stroke="#ddd"/>'
+        for k in range(5)
     ]
     for (name, points), colour in zip(lines, COLOURS, strict=False):
         path = " ".join(
-            f"{(at.timestamp() - first) / span * WIDE:.1f},{HIGH - max(value, 0) / top * HIGH:.1f}" for at, value in points
+            f"{(at.timestamp() - first) / span * WIDE:.1f},{HIGH - max(value, 0) / top * HIGH:.1f}"
+            for at, value in points
         )
         drawn.append(
             f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{path}"><title>{html.escape(name)}</title></polyline>'

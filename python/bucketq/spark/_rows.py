@@ -60,7 +60,9 @@ class Rules:
             if name not in COLUMNS:
                 raise Invalid(f"a job has no column {name!r}: {convert.nearest(name, COLUMNS)}")
         if "payload" not in names:
-            raise Invalid("a job needs a column payload: text, bytes, or a struct, map or array that becomes JSON")
+            raise Invalid(
+                "a job needs a column payload: text, bytes, or a struct, map or array that becomes JSON"
+            )
         if self.queue is None and "queue" not in names:
             raise Invalid("no queue is named: give the option queue, or a column queue", "option")
 
@@ -72,7 +74,9 @@ class Rules:
         payload, kind = self.payload(columns["payload"])
         lengths = pc.binary_length(payload)
         note(bad, pc.is_null(payload), "it has no payload")
-        note(bad, pc.greater(lengths, self.max_payload), f"its payload has more than {self.max_payload} bytes")
+        note(
+            bad, pc.greater(lengths, self.max_payload), f"its payload has more than {self.max_payload} bytes"
+        )
         queue = text(columns.get("queue"), n, self.queue)
         note(bad, pc.is_null(queue), "it names no queue")
         delay = self.millis(columns.get("delay"), n, 1000)
@@ -107,7 +111,9 @@ class Rules:
         if pa.types.is_nested(kind):
             made = [None if v is None else as_json(v).encode() for v in rows_of(column)]
             return pa.array(made, pa.binary()), self.content_type or "application/json"
-        raise Invalid(f"the column payload has the type {kind}: text, bytes, a struct, a map or an array is wanted")
+        raise Invalid(
+            f"the column payload has the type {kind}: text, bytes, a struct, a map or an array is wanted"
+        )
 
     def millis(self, column: pa.Array | None, n: int, factor: int) -> pa.Array:
         """Seconds or a duration, or a time, as milliseconds."""
@@ -177,7 +183,10 @@ def plain(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_map(kind):
         return {str(k): plain(v, kind.item_type) for k, v in value}
     if pa.types.is_struct(kind):
-        return {kind.field(i).name: plain(value[kind.field(i).name], kind.field(i).type) for i in range(kind.num_fields)}
+        return {
+            kind.field(i).name: plain(value[kind.field(i).name], kind.field(i).type)
+            for i in range(kind.num_fields)
+        }
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return [plain(v, kind.value_type) for v in value]
     return value

@@ -190,7 +190,9 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         near = [one for one in newest.objects if one.first_seq <= ends[0]]
         partition = Lives(0, tuple((one.key, one.hash) for one in near), begin.seq, ends[0])
 
-        found = [table.column("finish_seq").to_numpy() for table in archived(self.place, partition, ["finish_seq"])]
+        found = [
+            table.column("finish_seq").to_numpy() for table in archived(self.place, partition, ["finish_seq"])
+        ]
         upto = newest.live[: int(np.searchsorted(newest.live, ends[0], side="right"))]
         places = np.sort(np.concatenate([*found, upto]))
         whole = max(newest.bytes_until(ends[0]), 1)

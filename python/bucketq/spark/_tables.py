@@ -78,7 +78,7 @@ FROM finished GROUP BY ALL ORDER BY dead DESC, busy_ms DESC LIMIT 1000
 
 ERRORS = r"""
 SELECT queue, error, count(*) AS jobs, count_if(state = 'dead') AS dead, max(finished_at) AS newest FROM (
-  SELECT queue, state, finished_at, substr(regexp_replace(split(last_error, '\n')[0], '[0-9a-f]{8,}|[0-9]+', '#'), 1, 200) AS error
+  SELECT queue, state, finished_at, substr(regexp_replace(split(last_error, '\n')[0], '[0-9a-f]{{8,}}|[0-9]+', '#'), 1, 200) AS error
   FROM finished WHERE last_error IS NOT NULL
 ) GROUP BY ALL ORDER BY jobs DESC LIMIT 1000
 """

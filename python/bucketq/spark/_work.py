@@ -76,8 +76,8 @@ def process(
     if how not in ("job", "pandas"):
         raise Invalid(f"how is 'job' or 'pandas', not {how!r}")
     place = Place.of(url, settings or {})
-    with place.open() as file:
-        file.queue(queue)
+    # Nothing is made where there is nothing.
+    place.objects().head().wait()
     run = f"spark-{uuid.uuid4().hex[:12]}"
     cores = tasks or spark.sparkContext.defaultParallelism
     work = _Task(place, queue, function, how, batch, lease, seconds, run)

@@ -148,7 +148,9 @@ class StreamWriter(ds.DataSourceStreamArrowWriter):
         query = self.writing.key or context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if not query or batch is None:
-            raise Invalid("Spark does not tell which query this is: give the option key a name of its own", "option")
+            raise Invalid(
+                "Spark does not tell which query this is: give the option key a name of its own", "option"
+            )
         # Every attempt at this batch shares the group, so that what the others left is swept with it.
         name = f"query {query} batch {batch}"
         return self.writing.put_aside(iterator, name, group_of(name))
@@ -213,5 +215,3 @@ def write_rejects(path: str, group: bytes, partition: int, table: pa.Table) -> N
     system, base = fs.FileSystem.from_uri(path if "://" in path else f"file://{path}")
     system.create_dir(base, recursive=True)
     pq.write_table(table, f"{base}/bad-{group.hex()}-{partition:05}.parquet", filesystem=system)
-
-

@@ -23,7 +23,9 @@ __all__ = ["Source"]
 
 READING = frozenset({"view", "columns", "partitionrows", "batchrows", "pushdown", *CHOOSING})
 STREAMING = frozenset({"maxrows", "maxbytes", "start", "onloss", "pollseconds"})
-WRITING = frozenset({"queue", "key", "chunk", "keepkeys", "rejects", "contenttype", "checkpointlocation", "path"})
+WRITING = frozenset(
+    {"queue", "key", "chunk", "keepkeys", "rejects", "contenttype", "checkpointlocation", "path"}
+)
 OPTIONS = READING | STREAMING | WRITING | {"url"}
 """Options that are not settings of the engine; Spark hands them over in lower case."""
 
@@ -73,7 +75,9 @@ class Source(ds.DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:
         if overwrite:
-            raise Invalid('a queue cannot be overwritten: write with mode("append"), or purge it before', "option")
+            raise Invalid(
+                'a queue cannot be overwritten: write with mode("append"), or purge it before', "option"
+            )
         return BatchWriter(writing_of(self, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamWriter:

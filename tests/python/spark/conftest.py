@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from kit import NUMBERS, Place
+
 from servers import BUCKET, Server, require
 
 
@@ -45,7 +45,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         }
     )
     yield made
-    if "BUCKETQ_DEV" not in os.environ: made.stop()
+    if "BUCKETQ_DEV" not in os.environ:
+        made.stop()
 
 
 @pytest.fixture(params=["file"])

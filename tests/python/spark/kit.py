@@ -17,11 +17,11 @@ class Place:
 
     def __init__(self, url: str, settings: dict[str, Any], spark: Any) -> None:
         self.url = url
-        self.settings = settings
+        self.settings = settings | {"archive_every": RARELY}
         self.spark = spark
 
     def open(self, **settings: Any) -> bucketq.QueueFile:
-        return bucketq.open(self.url, **(self.settings | {"archive_every": RARELY} | settings))
+        return bucketq.open(self.url, **(self.settings | settings))
 
     def options(self, **options: Any) -> dict[str, str]:
         return {"url": self.url} | {k: str(v) for k, v in (self.settings | options).items()}

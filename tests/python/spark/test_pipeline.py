@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from kit import archive, work
 
 import bucketq
 from bucketq.spark import pipeline
-from kit import archive, work
 
 HOUR = 3_600_000
 BEGIN = 1_700_000_000_000 // HOUR * HOUR
@@ -25,7 +25,9 @@ def over_days(place: Any, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     connection = sqlite3.connect(image)
     at = BEGIN
-    for seq, finish_seq in connection.execute("SELECT seq, finish_seq FROM jobs WHERE state >= 5 ORDER BY finish_seq"):
+    for seq, finish_seq in connection.execute(
+        "SELECT seq, finish_seq FROM jobs WHERE state >= 5 ORDER BY finish_seq"
+    ):
         at += dice.randrange(HOUR)
         run, wait = dice.randrange(HOUR * 2), dice.randrange(HOUR)
         connection.execute(
@@ -69,7 +71,9 @@ def same(out: Path, place: Any) -> None:
     pd.testing.assert_frame_equal(left, right[left.columns], check_dtype=False, check_index_type=False)
 
 
-def test_hours_are_what_pandas_makes_of_the_same_rows_also_after_late_and_reopened_jobs(place, spark, tmp_path):
+def test_hours_are_what_pandas_makes_of_the_same_rows_also_after_late_and_reopened_jobs(
+    place, spark, tmp_path
+):
     out = tmp_path / "out"
     with place.open() as file:
         for queue in ("mail", "reports"):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from kit import archive
+
 import bucketq
 from bucketq.spark import process
-from kit import archive
 
 
 def square(job: Any) -> Any:
@@ -30,8 +31,12 @@ def test_executors_work_until_the_queue_is_drained(place, spark):
         assert sum(counts[state] for state in ("ready", "scheduled", "leased", "dead")) == 0
         file.archive()
         rows = done.results().collect()
-        assert sorted(bytes(row["result"]) for row in rows) == sorted(b'{"square":%d}' % n**2 for n in range(40))
+        assert sorted(bytes(row["result"]) for row in rows) == sorted(
+            b'{"square":%d}' % n**2 for n in range(40)
+        )
         q.enqueue_many([bucketq.New({"n": n}) for n in range(10)])
         again = process(spark, place.url, "mail", squares, how="pandas", settings=place.settings)
         assert again.acked == 10 and again.run != done.run
-        assert {bytes(row["result"]) for row in again.results().collect()} == {b"%d" % n**2 for n in range(10)}
+        assert {bytes(row["result"]) for row in again.results().collect()} == {
+            b"%d" % n**2 for n in range(10)
+        }

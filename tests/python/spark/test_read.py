@@ -6,8 +6,6 @@ from datetime import UTC
 from typing import Any
 
 import pytest
-
-import bucketq
 from kit import archive, work
 
 
@@ -87,7 +85,9 @@ def test_filters_spare_objects(place):
     list(reader.pushFilters([ds.EqualTo(("queue",), "mail")]))
     assert len(reader.partitions()) == 3
     last = max(row["finish_seq"] for row in place.rows())
-    list(reader.pushFilters([ds.EqualTo(("queue",), "reports"), ds.GreaterThanOrEqual(("finish_seq",), last)]))
+    list(
+        reader.pushFilters([ds.EqualTo(("queue",), "reports"), ds.GreaterThanOrEqual(("finish_seq",), last)])
+    )
     assert len(reader.partitions()) == 1
 
 
@@ -111,7 +111,10 @@ def test_a_dataframe_shows_one_commit_whatever_happens_meanwhile(place):
 def test_jobs_are_the_live_state(place):
     with place.open() as file:
         q = file.queue("mail")
-        ids = [q.enqueue({"n": n}, priority=n, headers={"h": str(n)}, group="g" if n else None).id for n in range(4)]
+        ids = [
+            q.enqueue({"n": n}, priority=n, headers={"h": str(n)}, group="g" if n else None).id
+            for n in range(4)
+        ]
         q.enqueue(b"x" * 3000, delay=3600, dedup="k")
         file.queue("other").enqueue("text")
         taken = q.claim_one(worker="me")

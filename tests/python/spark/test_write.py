@@ -104,7 +104,9 @@ def test_a_failed_write_leaves_no_jobs_and_nothing_aside(place, spark):
         frame = spark.range(0, 100, 1, 2).selectExpr("if(id = 77, null, struct(id AS n)) AS payload")
         with pytest.raises(Exception, match=r"row 27 of partition 1 is a bad job: it has no payload"):
             write(place, frame, queue="mail")
-        broken = spark.range(0, 100, 1, 2).selectExpr("struct(if(id = 60, raise_error('boom'), id) AS n) AS payload")
+        broken = spark.range(0, 100, 1, 2).selectExpr(
+            "struct(if(id = 60, raise_error('boom'), id) AS n) AS payload"
+        )
         with pytest.raises(Exception, match="boom"):
             write(place, broken, queue="mail")
         assert file.stats().queues == () or file.queue("mail").counts().counts["ready"] == 0
