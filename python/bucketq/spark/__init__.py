@@ -39,7 +39,7 @@ def register(spark: SparkSession) -> None:
     from bucketq.spark.source import Source
 
     context = spark.sparkContext
-    if "PYSPARK_PYTHON" not in os.environ and context.master.startswith("local"):
+    if "PYSPARK_PYTHON" not in os.environ and (context.master or "").startswith("local"):
         # Else Spark takes the first python3 on the PATH, which may have another bucketq or none.
         context.pythonExec = sys.executable
     spark.dataSource.register(Source)

@@ -59,6 +59,25 @@ def pipeline(
     Only what finished since the last run is read. A run that was interrupted is made again: the stream has its
     checkpoint, and every table is replaced as a whole or by the day.
     """
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    # Hours and days are those of UTC, wherever this runs.
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    try:
+        return run(spark, url, out, settings, max_rows, price_put, on_loss, say)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def run(
+    spark: SparkSession,
+    url: str | PathLike[str],
+    out: str | PathLike[str],
+    settings: Mapping[str, Any] | None,
+    max_rows: int | None,
+    price_put: float,
+    on_loss: str,
+    say: Say,
+) -> Analysed:
     begun = time.monotonic()
     place = Place.of(url, settings or {})
     out = Path(os.path.abspath(out))
@@ -100,7 +119,7 @@ def pipeline(
 
 
 def read(spark: SparkSession, place: Place, out: Path, max_rows: int | None, on_loss: str, say: Say) -> None:
-    """Append what has finished since, by day, each life once: Spark's file sink and the offsets of the source see to it."""
+    """Append what has finished since, by day, each life once: offsets and Spark's file sink see to it."""
     stream = spark.readStream.format("bucketq").options(**place.as_options())
     stream = stream.option("columns", _tables.LIFE_COLUMNS).option("onLoss", on_loss)
     if max_rows is not None:
@@ -132,7 +151,7 @@ def suspects(spark: SparkSession) -> None:
 def affected(
     spark: SparkSession, changed: list[str], counts: dict[str, int], known: dict[str, Any]
 ) -> list[str]:
-    """The days whose hours look different now: of the new lives' ends and beginnings, and of earlier lives of the same jobs."""
+    """The days whose hours look different now: of new lives, and of earlier lives of the same jobs."""
     if not changed:
         return []
     if not known:

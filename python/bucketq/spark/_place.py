@@ -79,5 +79,5 @@ class Place:
 
 
 @lru_cache(maxsize=16)
-def _objects(place: Place, pid: int) -> _native.Objects:
+def _objects(place: Place, _pid: int) -> _native.Objects:
     return _native.objects(place.url, dict(place.settings)).wait()

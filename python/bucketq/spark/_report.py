@@ -7,7 +7,7 @@ import csv
 import html
 import math
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,12 @@ def report(spark: SparkSession, out: Path, url: str, price_put: float) -> Path:
 
 
 def rows(frame: Any) -> list[dict[str, Any]]:
-    return [row.asDict() for row in frame.collect()]
+    """In UTC: Spark hands over times as the clock on the wall shows them."""
+    return [{name: utc(value) for name, value in row.asDict().items()} for row in frame.collect()]
+
+
+def utc(value: Any) -> Any:
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
 def verdicts(
@@ -176,7 +181,7 @@ def plot(lines: Iterable[tuple[str, list[tuple[datetime, float]]]]) -> str:
         f'<span style="color:{colour}">&#9632; {html.escape(name)}</span>'
         for (name, _), colour in zip(lines, COLOURS, strict=False)
     )
-    begin, end = (datetime.fromtimestamp(t).strftime("%Y-%m-%d %H:%M") for t in (first, first + span))
+    begin, end = (datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M") for t in (first, first + span))
     return (
         f'<figure><svg viewBox="0 0 {WIDE} {HIGH}" role="img">{"".join(drawn)}</svg>'
         f"<figcaption>{begin} to {end}, top line {figure(top)}. {names}</figcaption></figure>"

@@ -10,10 +10,13 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from bucketq import _convert as convert
 from bucketq.errors import Invalid
+
+# Its functions are made at run time, so types know none of them.
+pc: Any = pyarrow.compute
 
 __all__ = ["STAGED", "Checked", "Rules"]
 

@@ -9,10 +9,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 from pyspark.sql import datasource as ds
 
 from bucketq.errors import Invalid
+
+# Its functions are made at run time, so types know none of them.
+pc: Any = pyarrow.compute
 
 __all__ = ["CHOOSING", "Wanted"]
 

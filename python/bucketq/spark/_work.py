@@ -69,8 +69,8 @@ def process(
 
     Each of ``tasks`` (as many as there are cores) claims ``batch`` jobs at a time. With ``how="job"`` the function gets
     a job and its answer becomes the result; with "pandas" it gets a DataFrame of the batch (id, queue, attempt,
-    payload, data) and answers one result a row. What it raises nacks the job, or the whole batch. Jobs of an executor that is
-    killed come back when their lease runs out; Spark starts its task again, and no task ends before they are done.
+    payload, data) and answers one result a row. What it raises nacks the job, or the whole batch. Jobs of an
+    executor that is killed come back when their lease runs out; Spark starts its task again, and no task ends before they are done.
     Jobs that are scheduled are waited for too, so give ``seconds`` where some lie far ahead.
     """
     if how not in ("job", "pandas"):
@@ -164,9 +164,10 @@ class _Task:
             import pandas as pd
 
             try:
+                names: Any = ["id", "queue", "attempt", "payload", "data"]
                 frame = pd.DataFrame(
                     [(j.id, j.queue, j.attempt, j.payload, j.data) for j in jobs],
-                    columns=["id", "queue", "attempt", "payload", "data"],
+                    columns=names,
                 )
                 results = list(self.function(frame))
                 if len(results) != len(jobs):

@@ -1,4 +1,4 @@
-"""The data source ``bucketq``: what Spark makes of ``format("bucketq")`` and its options. docs/spark.md has them all."""
+"""The data source ``bucketq``: what Spark makes of ``format("bucketq")`` and its options (docs/spark.md)."""
 
 # pyright: basic
 from __future__ import annotations
@@ -81,6 +81,8 @@ class Source(ds.DataSource):
         return BatchWriter(writing_of(self, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamWriter:
+        if overwrite:
+            raise Invalid('a queue cannot be overwritten: write with outputMode("append")', "option")
         return StreamWriter(writing_of(self, schema))
 
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:

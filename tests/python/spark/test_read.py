@@ -128,10 +128,13 @@ def test_jobs_are_the_live_state(place):
             assert (row["attempts"], row["worker"], row["group"]) == (info.attempt, info.worker, info.group)
             assert row["enqueued_at"] == info.enqueued_at.replace(tzinfo=None)
             assert row["last_error"] == info.last_error
-        assert rows[taken.id]["state"] == "leased" and rows[taken.id]["expires_at"] is not None
-        assert rows[ids[2]]["headers"] == {"h": "2"} and bytes(rows[ids[2]]["payload"]) == b'{"n":2}'
+        assert rows[taken.id]["state"] == "leased"
+        assert rows[taken.id]["expires_at"] is not None
+        assert rows[ids[2]]["headers"] == {"h": "2"}
+        assert bytes(rows[ids[2]]["payload"]) == b'{"n":2}'
         (large,) = [row for row in rows.values() if row["dedup"] == "k"]
-        assert bytes(large["payload"]) == b"x" * 3000 and large["state"] == "scheduled"
+        assert bytes(large["payload"]) == b"x" * 3000
+        assert large["state"] == "scheduled"
         chosen = place.rows(view="jobs", columns="id,state,queue", queues="mail", states="ready")
         assert {row["id"] for row in chosen} == {i for i in ids if rows[i]["state"] == "ready"}
 

@@ -42,7 +42,8 @@ def test_available_now_drains_in_batches_of_at_most_so_many_rows_and_stops(place
             file.archive()
         frame = stream(place, maxRows=17)
         drain(frame, tmp_path, lambda rows, n: batches.append(rows.collect()))
-        assert sum(map(len, batches)) == 64 and all(0 < len(b) <= 17 for b in batches)
+        assert sum(map(len, batches)) == 64
+        assert all(0 < len(b) <= 17 for b in batches)
         seqs = [row["finish_seq"] for batch in batches for row in batch]
         assert len(set(seqs)) == 64
         ends = [max(row["finish_seq"] for row in batch) for batch in batches]
@@ -80,7 +81,8 @@ def test_the_same_offsets_give_the_same_rows_after_a_failed_sink_whatever_became
         batches: list[list[Any]] = []
         drain(stream(place), tmp_path, lambda rows, n: batches.append(rows.collect()))
         assert lives(batches[0]) == first
-        assert len(batches) == 2 and len(batches[1]) >= 20
+        assert len(batches) == 2
+        assert len(batches[1]) >= 20
 
 
 def test_a_stream_that_fell_behind_says_so(place, tmp_path):
