@@ -65,7 +65,7 @@ def pipeline(
     try:
         return run(spark, url, out, settings, max_rows, price_put, on_loss, say)
     finally:
-        spark.conf.set("spark.sql.session.timeZone", zone)
+        spark.conf.set("spark.sql.session.timeZone", zone or "UTC")
 
 
 def run(

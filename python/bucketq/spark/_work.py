@@ -67,11 +67,11 @@ def process(
 ) -> Processed:
     """Have executors work on a queue until it is drained, or for ``seconds``.
 
-    Each of ``tasks`` (as many as there are cores) claims ``batch`` jobs at a time. With ``how="job"`` the function gets
-    a job and its answer becomes the result; with "pandas" it gets a DataFrame of the batch (id, queue, attempt,
+    Each of ``tasks`` (as many as there are cores) claims ``batch`` jobs at a time. With ``how="job"`` the function
+    gets a job and its answer becomes the result; with "pandas" it gets a DataFrame of the batch (id, queue, attempt,
     payload, data) and answers one result a row. What it raises nacks the job, or the whole batch. Jobs of an
-    executor that is killed come back when their lease runs out; Spark starts its task again, and no task ends before they are done.
-    Jobs that are scheduled are waited for too, so give ``seconds`` where some lie far ahead.
+    executor that is killed come back when their lease runs out; Spark starts its task again, and no task ends before
+    they are done. Jobs that are scheduled are waited for too: give ``seconds`` where some lie far ahead.
     """
     if how not in ("job", "pandas"):
         raise Invalid(f"how is 'job' or 'pandas', not {how!r}")
