@@ -99,7 +99,10 @@ impl Objects {
             }
         }
         let name = &self.source.name;
-        Err(Error::new(Code::Contended, format!("{name} changed {TRIES} times while it was read: read it again")))
+        Err(Error::new(
+            Code::Contended,
+            format!("{name} changed {TRIES} times while it was read: read it again"),
+        ))
     }
 
     /// The commit whose HEAD these bytes are.
@@ -190,7 +193,8 @@ impl Pinned {
     pub fn image(&self) -> Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(usize::try_from(self.image.bytes()).unwrap_or(0));
         let wrote = self.image.write_to(&mut bytes);
-        wrote.map_err(|e| Error::new(Code::Internal, "an image in memory could not be written").because(e))?;
+        wrote
+            .map_err(|e| Error::new(Code::Internal, "an image in memory could not be written").because(e))?;
         Ok(bytes)
     }
 
