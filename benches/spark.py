@@ -54,7 +54,8 @@ def archive(path: Path, jobs: int, seed: int) -> None:
     finished.sort()
     connection = sqlite3.connect(image)
     ids = dict(connection.execute("SELECT name, id FROM queues"))
-    (commit,) = connection.execute("SELECT max(listed_seq) FROM archives").fetchone()
+    (listed,) = connection.execute("SELECT max(listed_seq) FROM archives").fetchone()
+    commit = listed - 1
     file8, listed_ms = bytes.fromhex(template.key.split(".arch-")[1][:8]), BEGIN + DAYS * DAY_MS
     owner = dice.integers(0, len(QUEUES), jobs)
     for number, name in enumerate(QUEUES):
@@ -81,7 +82,7 @@ def archive(path: Path, jobs: int, seed: int) -> None:
                 seqs[0].as_py(),
                 seqs[-1].as_py(),
             )
-            row = (*row, times[0].as_py(), times[-1].as_py(), commit, listed_ms)
+            row = (*row, times[0].as_py(), times[-1].as_py(), listed, listed_ms)
             connection.execute(
                 "INSERT INTO archives (queue, file, seq, rand, bytes, hash, jobs, first_seq, last_seq, first_ms, "
                 f"last_ms, listed_seq, listed_ms) VALUES ({', '.join('?' * 13)})",

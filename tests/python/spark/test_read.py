@@ -147,7 +147,7 @@ def test_queues_and_commits(place):
         assert (mail["done"], mail["dead"], mail["ready"]) == (2, 1, 0)
         assert (other["name"], other["ready"], other["paused"]) == ("other", 1, False)
         commits = place.rows(view="commits")
-        assert [c["commit"] for c in commits] == [c.commit_seq for c in reversed(file.history(1000))]
+        assert [c["commit"] for c in commits] == [c.commit_seq for c in reversed(file.history(limit=1000))]
         assert {c["commit_seq"] for c in commits} == {file.stats().commit_seq}
 
 
