@@ -45,8 +45,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         }
     )
     yield made
-    if "BUCKETQ_DEV" not in os.environ:
-        made.stop()
+    made.stop()
 
 
 @pytest.fixture(params=["file"])
