@@ -156,7 +156,7 @@ def test_what_makes_no_sense_is_refused_at_once(place, spark):
         pass
     for options, told in (
         ({"view": "jbos"}, "there is no view 'jbos'.*jobs"),
-        ({"colums": "id"}, "no option 'colums'.*columns"),
+        ({"maxRow": 5}, "no option 'maxrow'.*maxrows"),
         ({"columns": "id,queu"}, "no column 'queu'.*queue"),
         ({"partitionRows": "many"}, "partitionRows is a whole number"),
     ):
