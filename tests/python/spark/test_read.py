@@ -157,7 +157,7 @@ def test_what_makes_no_sense_is_refused_at_once(place, spark):
     for options, told in (
         ({"view": "jbos"}, "there is no view 'jbos'.*jobs"),
         ({"maxRow": 5}, "no option 'maxrow'.*maxrows"),
-        ({"columns": "id,queu"}, "no column 'queu'.*queue"),
+        ({"columns": "id,status"}, "no column 'status'.*state"),
         ({"partitionRows": "many"}, "partitionRows is a whole number"),
     ):
         with pytest.raises(Exception, match=f"(?s){told}"):
