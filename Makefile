@@ -14,7 +14,7 @@ KILLS ?= 400
 VENV := .venv
 
 .PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-lifecycle bench-local bench-python lint fmt deny tools clean prereqs servers develop
-.PHONY: test-page fit-page wheel bench-contention bench-fit
+.PHONY: test-page fit-page wheel bench-contention bench-fit bench-spark
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -74,6 +74,10 @@ bench-python: prereqs $(VENV)/.ready  ## Measure what Python adds to the engine,
 	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --locked --release
 	$(CARGO) build --locked --release -p bucketq-benches --bin callers
 	$(VENV)/bin/python benches/python.py "$${CARGO_TARGET_DIR:-target}/release/callers" $(ARGS)
+
+bench-spark: prereqs $(VENV)/.ready  ## Measure Spark on an archive of five million jobs, optimised build, half an hour; needs Java 17; JSON on the last line
+	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --locked --release
+	$(VENV)/bin/python benches/spark.py $(ARGS)
 
 bench-contention: prereqs  ## Race several writers of one queue file, optimised build; JSON on the last line
 	$(CARGO) run --locked --release -p bucketq-benches --bin contention

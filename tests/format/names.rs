@@ -32,7 +32,7 @@ fn fits(pattern: &str, name: &str, key: &str) -> bool {
         let len = match part {
             "name" => name.len(),
             "file8" => 8,
-            "seq" | "from" | "to" | "rand" => 16,
+            "seq" | "from" | "to" | "group" | "ms" | "rand" => 16,
             other => panic!("what is <{other}>?"),
         };
         let Some((value, left)) = key.split_at_checked(len) else { return false };
@@ -60,6 +60,7 @@ fn keys_are_what_the_page_says() {
             assert!(fits(&of("<name>.base-"), name, &keys::base(name, &id, seq, &[1; 8])));
             assert!(fits(&of("<name>.seg-"), name, &keys::segment(name, &id, 0, seq, &[0xff; 8])));
         }
+        assert!(fits(&of("<name>.stage-"), name, &keys::stage(name, &id, &[2; 8], i64::MAX, &[1; 8])));
     }
     let base = keys::base("jobs", &id, 0x12ab, &[0x0f; 8]);
     assert_eq!(base, "jobs.base-abababab-00000000000012ab-0f0f0f0f0f0f0f0f");
@@ -92,6 +93,7 @@ fn no_key_is_a_path_prefix_of_another() -> Result<()> {
         for n in 0..4_u64 {
             all.push(keys::base(name, &[n as u8; 16], n, &[n as u8; 8]));
             all.push(keys::segment(name, &[n as u8; 16], n, n + 1, &[n as u8; 8]));
+            all.push(keys::stage(name, &[n as u8; 16], &[n as u8; 8], n as i64, &[n as u8; 8]));
         }
     }
     let unique: BTreeSet<&String> = all.iter().collect();

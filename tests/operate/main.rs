@@ -4,6 +4,7 @@ mod check;
 mod export;
 mod history;
 mod looking;
+mod pinned;
 mod restore;
 mod upgrade;
 

@@ -93,6 +93,8 @@ NATIVE = {
     "otel",
     "queue",
     "settings",
+    "spark/_enqueue",
+    "spark/_place",
     "testing",
 }
 """Who may talk to the engine; docs/architecture.md says so."""

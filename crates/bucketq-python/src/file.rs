@@ -145,7 +145,9 @@ impl File {
             let proofs = proofs(&op);
             match file.call(op).await {
                 Ok(done) => {
-                    ends.iter().for_each(|kept| kept.end());
+                    for kept in &ends {
+                        kept.end();
+                    }
                     Ok(done.outcome)
                 }
                 Err(error) => {

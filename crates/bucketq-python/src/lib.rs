@@ -1,7 +1,9 @@
 //! The Python module `bucketq._native`: the engine's handles as Python objects, and nothing more.
 //!
 //! `call` turns one future of the engine into a blocking call or an awaitable; `waiting` and `awaiting` are the two
-//! ways to drive it; `file`, `held`, `op`, `manage` and `fit` wrap the engine's nouns, `operate` what is done to a file as a whole; `events` tells what happens; `values` and `settings` convert; `errors` raises; `testing` is for users' tests.
+//! ways to drive it; `file`, `held`, `op`, `manage` and `fit` wrap the engine's nouns, `operate` what is done to a file as
+//! a whole, `spark` one commit of it; `events` tells what happens; `values` and `settings` convert; `errors` raises;
+//! `testing` is for users' tests.
 //! The package python/bucketq is the only caller. Rules live in the engine, conveniences in Python.
 
 use pyo3::prelude::*;
@@ -18,6 +20,7 @@ mod op;
 mod operate;
 mod runtime;
 mod settings;
+mod spark;
 mod testing;
 mod values;
 mod waiting;
@@ -35,6 +38,7 @@ mod _native {
         op::{New, Op},
         operate::{check, restore},
         settings::{parse_setting, settings},
+        spark::{Objects, Pinned, objects},
         testing::{Clock, open_test},
     };
 }

@@ -88,6 +88,8 @@ codes! {
     NoSuchQueue = "no_such_queue": NotFound,
     /// There is no queue file at this URL and it was not to be created.
     NoSuchFile = "no_such_file": NotFound,
+    /// What was asked for is too old: it was given up or collected.
+    Collected = "collected": NotFound,
     /// The lease token is not the current one: the job was claimed again, finished or taken away.
     LeaseLost = "lease_lost": LeaseLost,
     /// Other writers won every race within the deadline; nothing was applied.

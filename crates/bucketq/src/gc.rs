@@ -33,8 +33,11 @@ pub type Kept = HashSet<(u64, [u8; 8])>;
 
 /// Whether nothing refers to this object, nothing ever will, and no reader who deserves it looks for it: `head` is one
 /// HEAD of the chain, and its floor and its references belong together (P13, P14, P15). Archive objects are referred to
-/// by the database: [`archive_may_go`].
+/// by the database: [`archive_may_go`]. What was put aside is nobody's after a while.
 pub fn may_go(head: &Head, object: &Object, options: &Options) -> bool {
+    if let Object::Stage { ms, .. } = *object {
+        return ms.saturating_add(keys::STAGED_MS) < head.commit_ms;
+    }
     let old = object.seq() < head.gc_floor || broken::is(options, Broken::CollectWithoutFloor);
     old && !refers(head, object)
         && !head.retired.iter().any(|r| r.at >= head.gc_floor && Object::from(*r) == *object)
@@ -59,7 +62,7 @@ pub fn refers(head: &Head, object: &Object) -> bool {
         Object::Segment { from, to, rand } => {
             head.segments.iter().any(|s| s.from == from && s.to == to && s.rand == rand)
         }
-        Object::Archive { .. } => false,
+        Object::Archive { .. } | Object::Stage { .. } => false,
     }
 }
 

@@ -37,6 +37,19 @@ pub fn archive(name: &str, file8: &str, seq: u64, rand: &[u8; 8]) -> String {
     format!("{name}.arch-{file8}-{seq:016x}-{}.parquet", hex(rand))
 }
 
+/// Something put aside at this time, by the clock of who did it. What belongs together shares the `group`.
+pub fn stage(name: &str, file_id: &[u8; 16], group: &[u8; 8], ms: i64, rand: &[u8; 8]) -> String {
+    format!("{}{ms:016x}-{}.parquet", stage_prefix(name, file_id, group), hex(rand))
+}
+
+/// What everything put aside by a group begins with.
+pub fn stage_prefix(name: &str, file_id: &[u8; 16], group: &[u8; 8]) -> String {
+    format!("{name}.stage-{}-{}-", file8(file_id), hex(group))
+}
+
+/// For so long what was put aside is left to those who did it: longer than any of them should take.
+pub const STAGED_MS: i64 = 7 * 24 * 3_600_000;
+
 /// What an object beside HEAD is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Object {
@@ -63,6 +76,15 @@ pub enum Object {
         /// The random part.
         rand: [u8; 8],
     },
+    /// See [`stage`].
+    Stage {
+        /// What it belongs to.
+        group: [u8; 8],
+        /// When it was put aside.
+        ms: i64,
+        /// The random part.
+        rand: [u8; 8],
+    },
 }
 
 /// What a key says: whose the object is, and what it is.
@@ -74,7 +96,7 @@ pub struct Named {
     pub object: Object,
 }
 
-/// What the key of a base, a segment or an archive object of this name says; none for every other key, HEAD's included.
+/// What the key of an object beside HEAD of this name says; none for every other key, HEAD's included.
 pub fn parse(name: &str, key: &str) -> Option<Named> {
     let rest = key.strip_prefix(name)?.strip_prefix('.')?;
     let parts: Vec<&str> = rest.split('-').collect();
@@ -94,6 +116,10 @@ pub fn parse(name: &str, key: &str) -> Option<Named> {
             let rand = number(rand.strip_suffix(".parquet")?)?.to_be_bytes();
             (file8, Object::Archive { seq: number(seq)?, rand })
         }
+        ["stage", file8, group, ms, rand] => {
+            let (group, ms) = (number(group)?.to_be_bytes(), i64::try_from(number(ms)?).ok()?);
+            (file8, Object::Stage { group, ms, rand: number(rand.strip_suffix(".parquet")?)?.to_be_bytes() })
+        }
         _ => return None,
     };
     digits(file8, 8).then(|| Named { file8: file8.to_owned(), object })
@@ -106,6 +132,7 @@ impl Object {
             Self::Base { seq, rand } => base(name, file_id, *seq, rand),
             Self::Segment { from, to, rand } => segment(name, file_id, *from, *to, rand),
             Self::Archive { seq, rand } => archive(name, &file8(file_id), *seq, rand),
+            Self::Stage { group, ms, rand } => stage(name, file_id, group, *ms, rand),
         }
     }
 
@@ -113,6 +140,8 @@ impl Object {
     pub fn seq(&self) -> u64 {
         match *self {
             Self::Base { seq, .. } | Self::Segment { to: seq, .. } | Self::Archive { seq, .. } => seq,
+            // No commit decides about it: see [`STAGED_MS`].
+            Self::Stage { .. } => u64::MAX,
         }
     }
 }

@@ -83,6 +83,7 @@ COMMANDS = (
     "doctor",
     "probe",
     "fit",
+    "analyze",
 )
 """Files whose import registers commands, in the order of the help."""
 DECLINED = 1

@@ -110,6 +110,12 @@ impl Db {
         })
     }
 
+    /// Lives of all queues that are not archived yet, after one place in the order of finishes up to another, in that
+    /// order; at most so many.
+    pub fn finished_lives(&mut self, after: u64, until: u64, limit: u32, at: &Moment) -> Result<Vec<Life>> {
+        self.look(at, |turn| turn.finished(None, after, until, limit))
+    }
+
     /// The listing with what is left of its jobs, if none are; only for a rule broken on purpose, so never in what ships.
     pub(crate) fn as_if_there(&mut self, listing: &Listing) -> Option<Listing> {
         let there = listing.parts.iter().any(|part| {

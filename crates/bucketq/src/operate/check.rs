@@ -420,7 +420,7 @@ fn alone(bytes: &Bytes, object: Object, max_pages: u32) -> Result<()> {
             })
         }
         // Its rows are for those who read archives; that it is whole its own footer tells them.
-        Object::Archive { .. } => Ok(()),
+        Object::Archive { .. } | Object::Stage { .. } => Ok(()),
         Object::Segment { from, to, .. } => {
             let r =
                 SegmentRef { from, to, rand: [0; 8], codec: 0, len: bytes.len() as u32, hash: hash(bytes) };

@@ -1,0 +1,55 @@
+"""The command ``analyze``: from the history of finished jobs to tables and a report, on Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bucketq import Invalid
+from bucketq.cli._app import Json, SettingsFile, answer, command, err, say
+from bucketq.settings import load
+
+
+@command("bucketq analyze s3://acme/jobs --out analysis", "Does it fit?")
+def analyze(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The queue file.", show_default=False)],
+    output: Annotated[
+        Path, typer.Option("--out", "-o", help="The directory for tables and report.", show_default=False)
+    ],
+    master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
+    memory: Annotated[str, typer.Option(help="Memory of the driver.")] = "2g",
+    price_put: Annotated[float, typer.Option(help="USD per million PUTs.", min=0)] = 5.0,
+    lost: Annotated[bool, typer.Option("--lost", help="Go on though jobs may be missing.")] = False,
+    settings: SettingsFile = None,
+    json: Json = False,
+) -> None:
+    """Turn the history of finished jobs into tables and a report.
+
+    Run it again to add what has finished since. Needs the extra spark, and Java 17.
+    """
+    try:
+        from bucketq import spark
+    except ImportError as error:
+        raise Invalid(str(error), "option") from None
+    given: dict[str, Any] = load(settings)
+    given.pop("url", None)
+    session = spark.session(**{"spark.master": master, "spark.driver.memory": memory})
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        done = spark.pipeline(
+            session,
+            url,
+            output,
+            settings=given,
+            price_put=price_put,
+            on_loss="ignore" if lost else "fail",
+            say=lambda text: err.print(text) if not json else None,
+        )
+    finally:
+        session.stop()
+    if json:
+        answer({"report": str(done.report), "new": done.new, "jobs": done.jobs, "seconds": done.seconds})
+    else:
+        say(f"{done.jobs} jobs, {done.new} lives new, in {done.seconds:.0f} s: {done.report}")

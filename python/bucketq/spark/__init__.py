@@ -1,0 +1,64 @@
+"""Queue files on Spark: read and written as DataFrames and streams, worked on by executors, analysed.
+
+``bucketq.spark.register(spark)`` makes ``format("bucketq")`` known to a session. Needs ``pip install "bucketq[spark]"``
+and Java 17. docs/spark.md has everything.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from bucketq.errors import Invalid
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Analysed", "Processed", "pipeline", "process", "register", "session"]
+
+try:
+    import pyarrow  # noqa: F401
+    import pyspark  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        f'bucketq.spark needs an extra ({error.name} is missing): pip install "bucketq[spark]"'
+    ) from None
+
+from bucketq.spark._pipeline import Analysed, pipeline
+from bucketq.spark._work import Processed, process
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("bucketq")`` known to this session.
+
+    On one machine executors then use the Python of this program, unless PYSPARK_PYTHON names another.
+    """
+    from bucketq.spark.source import Source
+
+    context = spark.sparkContext
+    if "PYSPARK_PYTHON" not in os.environ and (context.master or "").startswith("local"):
+        # Else Spark takes the first python3 on the PATH, which may have another bucketq or none.
+        context.pythonExec = sys.executable
+    spark.dataSource.register(Source)
+
+
+def session(**settings: str) -> SparkSession:
+    """A local session that has ``format("bucketq")``, for programs that have none; settings as ``spark_...``."""
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        raise Invalid(
+            "Spark needs Java 17: install it (Debian: apt install openjdk-17-jre-headless)", "option"
+        )
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName("bucketq").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.sql.session.timeZone", "UTC")
+    for name, value in ({"spark.master": "local[*]"} | settings).items():
+        builder = builder.config(name, value)
+    if "PYSPARK_PYTHON" not in os.environ:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark

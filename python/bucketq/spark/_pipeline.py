@@ -1,0 +1,213 @@
+"""From finished jobs to answers: the pipeline behind ``bucketq analyze`` and :func:`bucketq.spark.pipeline`."""
+
+# pyright: basic
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bucketq.errors import Invalid
+from bucketq.spark import _tables
+from bucketq.spark._place import Place
+from bucketq.spark._report import report
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Analysed", "pipeline"]
+
+Say = Callable[[str], object]
+FORMAT = 1
+"""Of what lies in the directory; another one is not touched."""
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """What a run of the pipeline did."""
+
+    out: Path
+    report: Path
+    new: int
+    """Lives that came with this run."""
+    lives: int
+    jobs: int
+    days: int
+    """Days whose hours were worked out anew."""
+    seconds: float
+
+
+def pipeline(
+    spark: SparkSession,
+    url: str | PathLike[str],
+    out: str | PathLike[str],
+    *,
+    settings: Mapping[str, Any] | None = None,
+    max_rows: int | None = None,
+    price_put: float = 5.0,
+    on_loss: str = "fail",
+    say: Say = lambda text: None,
+) -> Analysed:
+    """Bring the tables in ``out`` up to the newest finished jobs, and write the report.
+
+    Only what finished since the last run is read. A run that was interrupted is made again: the stream has its
+    checkpoint, and every table is replaced as a whole or by the day.
+    """
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    # Hours and days are those of UTC, wherever this runs.
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    try:
+        return run(spark, url, out, settings, max_rows, price_put, on_loss, say)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone or "UTC")
+
+
+def run(
+    spark: SparkSession,
+    url: str | PathLike[str],
+    out: str | PathLike[str],
+    settings: Mapping[str, Any] | None,
+    max_rows: int | None,
+    price_put: float,
+    on_loss: str,
+    say: Say,
+) -> Analysed:
+    begun = time.monotonic()
+    place = Place.of(url, settings or {})
+    out = Path(os.path.abspath(out))
+    state = out / "state.json"
+    known = before(state, place.url)
+    out.mkdir(parents=True, exist_ok=True)
+    say("reading finished jobs")
+    read(spark, place, out, max_rows, on_loss, say)
+    lives_path = str(out / "lives")
+    if not (out / "lives" / "_spark_metadata").exists():
+        raise Invalid(f"{place.url} has no finished jobs yet: there is nothing to analyse", "state")
+    spark.read.parquet(lives_path).createOrReplaceTempView("lives_all")
+    hidden = f"queue <> '{_tables.MARKED}'"
+    spark.sql(f"SELECT * FROM lives_all WHERE {hidden}").createOrReplaceTempView("lives")
+    say("looking for what has changed")
+    counts = {
+        str(row["day"]): row["n"]
+        for row in spark.sql("SELECT day, count(*) AS n FROM lives GROUP BY day").collect()
+    }
+    changed = sorted(day for day, n in counts.items() if known.get("days", {}).get(day) != n)
+    new = sum(counts.values()) - sum(known.get("days", {}).values())
+    suspects(spark)
+    days = affected(spark, changed, counts, known)
+    if days:
+        say(f"working out {len(days)} days of {new} new lives")
+        hours(spark, out, days)
+    spark.read.parquet(str(out / "hours")).createOrReplaceTempView("hours")
+    for name, sql in _tables.TABLES.items():
+        if days or not (out / name).exists():
+            say(f"working out {name}")
+            table = spark.sql(sql.format(price_put=price_put))
+            replace(table, out / name)
+    jobs = spark.sql("SELECT sum(completed + dead + cancelled) AS n FROM hours").collect()[0]["n"] or 0
+    say("writing the report")
+    page = report(spark, out, place.url, price_put)
+    write(state, {"format": FORMAT, "url": place.url, "days": counts})
+    taken = time.monotonic() - begun
+    return Analysed(out, page, new, sum(counts.values()), int(jobs), len(days), taken)
+
+
+def read(spark: SparkSession, place: Place, out: Path, max_rows: int | None, on_loss: str, say: Say) -> None:
+    """Append what has finished since, by day, each life once: offsets and Spark's file sink see to it."""
+    stream = spark.readStream.format("bucketq").options(**place.as_options())
+    stream = stream.option("columns", _tables.LIFE_COLUMNS).option("onLoss", on_loss)
+    if max_rows is not None:
+        stream = stream.option("maxRows", str(max_rows))
+    lives = stream.load().selectExpr("*", "to_date(finished_at) AS day")
+    query = (
+        lives.writeStream.format("parquet")
+        .partitionBy("day")
+        .option("path", str(out / "lives"))
+        .option("checkpointLocation", str(out / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    told = -1
+    while not query.awaitTermination(2):
+        last = query.lastProgress
+        if last is not None and last["batchId"] != told:
+            told = last["batchId"]
+            say(f"batch {told}: {last['numInputRows']} lives")
+
+
+def suspects(spark: SparkSession) -> None:
+    """Find the jobs with several lives, and keep the newest of each."""
+    spark.sql(_tables.SUSPECTS).cache().createOrReplaceTempView("suspects")
+    columns = ", ".join(f"`{name}`" for name in _tables.LIFE_COLUMNS.split(","))
+    spark.sql(_tables.FINISHED.format(columns=columns)).createOrReplaceTempView("finished")
+
+
+def affected(
+    spark: SparkSession, changed: list[str], counts: dict[str, int], known: dict[str, Any]
+) -> list[str]:
+    """The days whose hours look different now: of new lives, and of earlier lives of the same jobs."""
+    if not changed:
+        return []
+    if not known:
+        found = spark.sql("SELECT DISTINCT to_date(enqueued_at) AS day FROM lives").collect()
+        return sorted({str(row["day"]) for row in found} | set(counts))
+    days = ", ".join(f"DATE'{day}'" for day in changed)
+    found = spark.sql(
+        f"""
+        SELECT DISTINCT to_date(enqueued_at) AS day FROM lives WHERE day IN ({days})
+        UNION
+        SELECT explode(array(to_date(l.enqueued_at), l.day)) FROM lives l
+        LEFT SEMI JOIN (SELECT DISTINCT n.id FROM lives n LEFT SEMI JOIN suspects s ON xxhash64(n.id) = s.hash
+          WHERE n.day IN ({days})) r ON l.id = r.id
+        """
+    ).collect()
+    return sorted({str(row["day"]) for row in found} | set(changed))
+
+
+def hours(spark: SparkSession, out: Path, days: list[str]) -> None:
+    """Replace the hours of these days."""
+    listed = ", ".join(f"DATE'{day}'" for day in days)
+    table = spark.sql(_tables.BY_HOUR.format(days=listed))
+    table = table.repartition(1) if len(days) < 100 else table.repartition("day")
+    path = out / "hours"
+    # An hour may lose all it had to another: its day is emptied first, and a run that ends here is made again.
+    for day in days:
+        shutil.rmtree(path / f"day={day}", ignore_errors=True)
+    table.write.mode("append").partitionBy("day").parquet(str(path))
+
+
+def replace(table: Any, path: Path) -> None:
+    """The table in place of the one there, which stays until the new one is whole."""
+    fresh, old = path.with_name(f".{path.name}.new"), path.with_name(f".{path.name}.old")
+    table.coalesce(1).write.mode("overwrite").parquet(str(fresh))
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists():
+        path.rename(old)
+    fresh.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def before(state: Path, url: str) -> dict[str, Any]:
+    """What the run before left, if it is about the same queue file."""
+    if not state.exists():
+        return {}
+    try:
+        known = json.loads(state.read_text())
+        wrong = known["url"] != url or known["format"] != FORMAT
+    except (ValueError, LookupError, TypeError):
+        raise Invalid(f"{state} cannot be understood: begin with another directory") from None
+    if wrong:
+        raise Invalid(f"{state.parent} holds the analysis of {known['url']}: give another directory")
+    return known
+
+
+def write(path: Path, value: Any) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(value))
+    fresh.replace(path)

@@ -1,0 +1,83 @@
+"""Where the queue file is, in a form that travels to executors. The one module here that talks to the engine."""
+
+# pyright: basic
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from os import PathLike
+from typing import Any
+
+from bucketq import _convert as convert
+from bucketq import _native
+from bucketq.errors import Invalid
+from bucketq.file import QueueFile
+from bucketq.settings import resolve
+
+__all__ = ["Place"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A URL and the settings the engine wants, resolved once, on the driver: executors may have another environment."""
+
+    url: str
+    settings: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def of(cls, url: str | PathLike[str] | None, settings: Mapping[str, Any]) -> Place:
+        """The place as calls of the package name it."""
+        url, options = resolve(url, None, settings)  # type: ignore[arg-type]
+        if url.startswith("memory:"):
+            raise Invalid(
+                "Spark runs in many processes, and memory:// lies in one: use a path or s3://", "url"
+            )
+        if "://" not in url:
+            url = os.path.abspath(url)
+        return cls(url, tuple(sorted(options.items())))
+
+    @classmethod
+    def of_options(cls, options: Mapping[str, str], known: frozenset[str]) -> Place:
+        """The place as options of a DataFrame name it: those in ``known`` are not settings."""
+        given: dict[str, Any] = {}
+        for name, text in options.items():
+            if name == "url" or name in known:
+                continue
+            if name not in convert.SETTINGS:
+                near = convert.nearest(name, (*sorted(known), *convert.SETTINGS))
+                raise Invalid(f"there is no option {name!r}: {near}", "option")
+            given[name] = _native.parse_setting(name, text)
+        return cls.of(options.get("url") or options.get("path"), given)
+
+    def as_options(self) -> dict[str, str]:
+        """What makes this place again in :meth:`of_options`."""
+        options = {"url": self.url}
+        kinds = {name: kind for name, kind, _, _ in _native.settings()}
+        for name, value in self.settings:
+            if kinds[name].startswith("seconds") and not isinstance(value, str):
+                value = value / 1000
+            options[name] = str(value).lower() if isinstance(value, bool) else str(value)
+        return options
+
+    def setting(self, name: str, default: Any) -> Any:
+        """What the engine was told, or its default."""
+        return dict(self.settings).get(name, default)
+
+    def objects(self) -> _native.Objects:
+        """Its objects; connections are kept for the next call of this process."""
+        return _objects(self, os.getpid())
+
+    def open(self) -> QueueFile:
+        """A handle on it, of the same writer as others of this process that were opened alike."""
+        return QueueFile(_native.open(self.url, dict(self.settings)).wait(), self.url)
+
+    def read(self, key: str, hash: bytes | None = None) -> bytes | None:
+        """The bytes of an object."""
+        return self.objects().get(key, hash).wait()
+
+
+@lru_cache(maxsize=16)
+def _objects(place: Place, _pid: int) -> _native.Objects:
+    return _native.objects(place.url, dict(place.settings)).wait()

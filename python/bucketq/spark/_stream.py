@@ -1,0 +1,338 @@
+"""The log of finished jobs as a stream: offsets that always stand for the same rows (docs/decisions/0019-spark.md).
+
+An offset says up to which place in the order of finishes the rows go, as of which commit, and where the rows that
+were not archived at that commit are kept aside. So it names objects that never change, whatever becomes of the queues.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming import datasource as limits
+
+from bucketq.errors import Corrupt, Invalid, NotFound
+from bucketq.spark._lives import Archived, Lives, LivesReader, archived, grouped, live
+from bucketq.spark._place import Place
+
+__all__ = ["Offset", "StreamReader"]
+
+END = (1 << 24) - 1
+"""Finishes of one commit are numbered below this."""
+MOST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Offset:
+    """Where a batch ends."""
+
+    seq: int
+    """The last place in the order of finishes."""
+    commit: int
+    """The commit whose list of archive objects counts."""
+    ms: int
+    """No later life finished before this."""
+    lineage: str
+    """The queue file; another after a restore."""
+    objects: int = 0
+    """Archive objects that the batch has rows of."""
+    staged: int = 0
+    """Rows that were not archived ..."""
+    stage: str = ""
+    """... and where they are kept aside."""
+
+
+@dataclass(frozen=True)
+class Newest:
+    """What a commit has to offer after some place."""
+
+    pinned: Any
+    objects: tuple[Archived, ...]
+    live: Any
+    """Places of the lives that are not archived, in order."""
+
+    @classmethod
+    def of(cls, pinned: Any, after: int) -> Newest:
+        objects = tuple(map(Archived.of, pinned.archives(after)))
+        parts = [table.column("finish_seq").to_numpy() for table in live(pinned, after, MOST, ["finish_seq"])]
+        return cls(pinned, objects, np.concatenate(parts) if parts else np.empty(0, np.int64))
+
+    @property
+    def watermark(self) -> int:
+        """Nothing that finishes later comes before this."""
+        return self.pinned.commit_seq << 24 | END
+
+    def empty(self) -> bool:
+        return not self.objects and not len(self.live)
+
+    def rows_until(self, place: int) -> int:
+        """At most so many rows up to there."""
+        inside = sum(one.jobs for one in self.objects if one.first_seq <= place)
+        return inside + int(np.searchsorted(self.live, place, side="right"))
+
+    def bytes_until(self, place: int) -> int:
+        """At most about so many bytes up to there."""
+        inside = sum(one.bytes for one in self.objects if one.first_seq <= place)
+        return inside + ROW_BYTES * int(np.searchsorted(self.live, place, side="right"))
+
+
+ROW_BYTES = 256
+"""What a row that is not archived is taken for; those in objects are counted by the size of the objects."""
+
+
+class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
+    """Lives on the driver as long as the query does; only :meth:`read` runs elsewhere."""
+
+    def __init__(self, source: Any, schema: Any) -> None:
+        self.place: Place = source.place
+        self.schema = schema
+        self.partition_rows: int = source.count("partitionRows", 100_000)
+        self.batch_rows: int = source.count("batchRows", 10_000)
+        self.max_rows: int | None = source.count("maxRows", None)
+        self.max_bytes: int | None = source.count("maxBytes", None)
+        self.start: str = source.option("start", "earliest")
+        self.on_loss: str = source.option("onLoss", "fail")
+        self.poll = seconds(source.option("pollSeconds", "1"))
+        if self.start not in ("earliest", "latest"):
+            raise Invalid(f"the option start is earliest or latest, not {self.start!r}", "option")
+        if self.on_loss not in ("fail", "ignore"):
+            raise Invalid(f"the option onLoss is fail or ignore, not {self.on_loss!r}", "option")
+        self.group = os.urandom(8)
+        self.target: Any = None
+        self.version: str | None = None
+        self.looked = -1e9
+        self.known: Any = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        pinned = self.place.objects().pin().wait()
+        seq = 0 if self.start == "earliest" else pinned.commit_seq << 24 | END
+        ms = 0 if self.start == "earliest" else pinned.commit_ms
+        return asdict(Offset(seq, pinned.commit_seq, ms, pinned.lineage_id.hex()))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.target = self.place.objects().pin().wait()
+
+    def getDefaultReadLimit(self) -> limits.ReadLimit:
+        if self.max_rows is not None:
+            return limits.ReadMaxRows(self.max_rows)
+        if self.max_bytes is not None:
+            return limits.ReadMaxBytes(self.max_bytes)
+        return limits.ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: limits.ReadLimit) -> dict[str, Any]:
+        pinned = self.newest()
+        if pinned is None:
+            return start
+        begin = Offset(**start)
+        same_file(begin, pinned)
+        if pinned.commit_seq << 24 | END <= begin.seq:
+            return start
+        if self.on_loss == "fail":
+            fell_behind(pinned, begin)
+        newest = Newest.of(pinned, begin.seq)
+        if newest.empty():
+            return start
+        end = self.end_of(newest, begin, limit)
+        objects = [one for one in newest.objects if one.first_seq <= end]
+        stage, staged = self.put_aside(newest, begin.seq, end)
+        ms = pinned.commit_ms if end == newest.watermark else begin.ms
+        offset = Offset(
+            end, pinned.commit_seq, ms, begin.lineage, objects=len(objects), staged=staged, stage=stage
+        )
+        return asdict(offset)
+
+    def newest(self) -> Any:
+        """The commit to offer rows of; none when it is too early to ask or nothing has changed."""
+        if self.target is not None:
+            return self.target
+        now = monotonic()
+        if now - self.looked < self.poll:
+            return self.known
+        self.looked = now
+        objects = self.place.objects()
+        found = objects.head(self.version).wait()
+        if found is not None:
+            self.known = objects.pin().wait()
+            # Of the bytes asked for and not of those pinned: at worst they are fetched once more.
+            self.version = found[1]
+        return self.known
+
+    def end_of(self, newest: Newest, begin: Offset, limit: limits.ReadLimit) -> int:
+        """As far as the limits let a batch go, and at least one row further."""
+        if isinstance(limit, limits.ReadAllAvailable):
+            return newest.watermark
+        rows, size = self.max_rows or MOST, self.max_bytes or MOST
+        if isinstance(limit, limits.ReadMaxRows):
+            rows = min(rows, limit.max_rows)
+
+        def fits(place: int) -> bool:
+            return newest.rows_until(place) <= rows and newest.bytes_until(place) <= size
+
+        if fits(MOST):
+            return newest.watermark
+        ends = sorted({one.last_seq for one in newest.objects} | set(newest.live.tolist()))
+        last = None
+        for place in ends:
+            if not fits(place):
+                break
+            last = place
+        if last is not None:
+            return last
+        # Not even one object fits: count its rows, and those of others that lie between.
+        near = [one for one in newest.objects if one.first_seq <= ends[0]]
+        partition = Lives(0, tuple((one.key, one.hash) for one in near), begin.seq, ends[0])
+
+        found = [
+            table.column("finish_seq").to_numpy() for table in archived(self.place, partition, ["finish_seq"])
+        ]
+        upto = newest.live[: int(np.searchsorted(newest.live, ends[0], side="right"))]
+        places = np.sort(np.concatenate([*found, upto]))
+        whole = max(newest.bytes_until(ends[0]), 1)
+        room = min(rows, max(len(places) * size // whole, 1))
+        if room >= len(places):
+            return ends[0]
+        return int(places[room - 1])
+
+    def put_aside(self, newest: Newest, after: int, until: int) -> tuple[str, int]:
+        """Keep rows that are not archived: they may leave, or live again, before this batch is read once more."""
+        tables = list(live(newest.pinned, after, until, None))
+        if not tables:
+            return "", 0
+        table = pa.concat_tables(tables)
+        return self.stage(table, newest.pinned.file_id), table.num_rows
+
+    def stage(self, table: pa.Table, file_id: bytes) -> str:
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd")
+        return self.place.objects().stage(file_id, self.group, sink.getvalue().to_pybytes()).wait()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, to = Offset(**start), Offset(**end)
+        if to.seq <= begin.seq:
+            return []
+        objects = self.objects_of(begin, to)
+        found: list[InputPartition] = [
+            Lives(to.commit, group, begin.seq, to.seq) for group in grouped(objects, self.partition_rows)
+        ]
+        if to.staged:
+            found.append(Lives(to.commit, ((self.kept_aside(begin, to), None),), begin.seq, to.seq))
+        return found
+
+    def objects_of(self, begin: Offset, to: Offset) -> list[Archived]:
+        """The objects of a batch: those that were on the list at its commit."""
+        known = self.target or self.known
+        if known is None or known.commit_seq != to.commit:
+            # After a restart; the list may have grown since, and have lost what was too old.
+            known = self.place.objects().pin().wait()
+            same_file(to, known)
+        listed = [Archived.of(a) for a in known.archives(begin.seq)]
+        objects = [one for one in listed if one.listed_seq <= to.commit and one.first_seq <= to.seq]
+        if len(objects) != to.objects:
+            raise NotFound(
+                f"{to.objects - len(objects)} archive objects of the batch up to {to.seq} were given up before it was "
+                "read: this stream fell behind; raise archive_ms of the queue, and begin with a new checkpoint",
+                "collected",
+            )
+        return objects
+
+    def kept_aside(self, begin: Offset, to: Offset) -> str:
+        """Where the rows of a batch that were not archived are; put aside anew if that was collected."""
+        objects = self.place.objects()
+        if objects.get(to.stage).wait() is not None:
+            return to.stage
+        pinned = objects.pin().wait()
+        same_file(to, pinned)
+        tables = list(live(pinned, begin.seq, to.seq, None))
+        later = [one for one in map(Archived.of, pinned.archives(begin.seq)) if one.listed_seq > to.commit]
+
+        partition = Lives(0, tuple((one.key, one.hash) for one in later), begin.seq, to.seq)
+        if tables or later:
+            names = tables[0].column_names if tables else None
+            names = names or [name for name in self.schema.names if name != "commit_seq"]
+            tables += list(archived(self.place, partition, names))
+        table = pa.concat_tables(tables) if tables else None
+        if table is None or table.num_rows != to.staged:
+            raise NotFound(
+                f"rows of the batch up to {to.seq} are gone: they were put aside more than seven days ago, and have "
+                "left the queue since; begin with a new checkpoint",
+                "collected",
+            )
+        return self.stage(table, pinned.file_id)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return LivesReader(self.place, self.schema, batch_rows=self.batch_rows).read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        # Called when the next batch is planned, so never an acknowledgement; by then nobody reads this one again.
+        stage = Offset(**end).stage
+        if stage:
+            self.place.objects().unstage(stage).wait()
+
+
+def same_file(offset: Offset, pinned: Any) -> None:
+    """Refuse the checkpoint of another queue file."""
+    if pinned.lineage_id.hex() != offset.lineage or pinned.commit_seq < offset.commit:
+        raise Corrupt(
+            "the checkpoint belongs to another queue file, or this one was restored since: places in the order of "
+            "finishes may stand for other jobs now; begin with a new checkpoint",
+            "rolled_back",
+        )
+
+
+def fell_behind(pinned: Any, begin: Offset) -> None:
+    """Refuse to go on where finished jobs may have gone unread."""
+    if begin.seq == 0:
+        return
+    advice = "read more often, or go on with the option onLoss=ignore"
+    risky = {queue["name"]: queue for queue in pinned.queues()}
+    policies = {name: pinned.policy(name) for name in risky}
+    deleting = [name for name, policy in policies.items() if not policy["archive"]]
+    seen = ends_until(pinned, begin.seq) if deleting else set()
+    for name in deleting:
+        counts, policy = risky[name]["counts"], policies[name]
+        for dead, held in ((False, counts["done"] + counts["cancelled"]), (True, counts["dead"])):
+            # Deleted are the oldest: as long as one of those that were read is there, none after it has gone.
+            may_go = held >= policy["keep"] or policy["keep_ms"] is not None
+            if may_go and held and (name, dead) not in seen:
+                raise NotFound(
+                    f"the stream fell behind: the queue {name} has no archive, and may have deleted finished jobs "
+                    f"that were not read; turn its archive on, {advice}",
+                    "collected",
+                )
+    for name, policy in policies.items():
+        age = policy["archive_ms"]
+        if name not in deleting and age is not None and begin.ms + age < pinned.commit_ms:
+            firsts = [a["first_seq"] for a in pinned.archives(0) if a["queue"] == name]
+            if firsts and min(firsts) > begin.seq:
+                raise NotFound(
+                    f"the stream fell behind: archive objects of the queue {name} may have been given up unread; "
+                    f"raise its archive_ms, {advice}",
+                    "collected",
+                )
+
+
+def ends_until(pinned: Any, seq: int) -> set[tuple[str, bool]]:
+    """Queues that still hold a life from before a place, dead or not."""
+    seen: set[tuple[str, bool]] = set()
+    for table in live(pinned, 0, seq, ["queue", "state"]):
+        states = zip(table.column("queue").to_pylist(), table.column("state").to_pylist(), strict=True)
+        seen |= {(queue, state == "dead") for queue, state in states}
+    return seen
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 3600:
+        raise Invalid(f"the option pollSeconds is a number of seconds below an hour, not {text!r}", "option")
+    return value

@@ -1,0 +1,104 @@
+"""The tables of the pipeline as Spark SQL over the views ``lives`` and ``finished``. docs/spark.md describes each."""
+
+# pyright: basic
+from __future__ import annotations
+
+__all__ = ["BY_HOUR", "LIFE_COLUMNS", "MARKED", "TABLES"]
+
+LIFE_COLUMNS = (
+    "finish_seq,id,run,queue,group,state,attempts,worker,enqueued_at,claimed_at,finished_at,wait_ms,run_ms,"
+    "enqueue_commit_seq,claim_commit_seq,finish_commit_seq,payload_len,last_error"
+)
+"""What the pipeline keeps of a life: no payloads, no results."""
+
+MARKED = "bucketq-writes"
+"""The queue of the marks that writes leave: not work."""
+
+SUSPECTS = """
+SELECT xxhash64(id) AS hash FROM lives GROUP BY 1 HAVING count(*) > 1
+"""
+"""Ids with several lives, and some that only look like that: hashes are small enough to be compared all."""
+
+FINISHED = """
+SELECT l.* FROM lives l LEFT ANTI JOIN suspects s ON xxhash64(l.id) = s.hash
+UNION ALL
+SELECT {columns}, day FROM (
+  SELECT l.*, row_number() OVER (PARTITION BY l.id ORDER BY l.finish_seq DESC) AS newest
+  FROM lives l LEFT SEMI JOIN suspects s ON xxhash64(l.id) = s.hash
+) WHERE newest = 1
+"""
+"""Each job once, by its newest life: a job that was reopened counts where it ended at last."""
+
+HOURS = """
+WITH arrived AS (
+  SELECT queue, date_trunc('HOUR', enqueued_at) AS hour, count(*) AS arrivals
+  FROM finished WHERE to_date(enqueued_at) IN ({days}) GROUP BY ALL
+), ended AS (
+  SELECT queue, date_trunc('HOUR', finished_at) AS hour,
+    count_if(state = 'done') AS completed, count_if(state = 'dead') AS dead, count_if(state = 'cancelled') AS cancelled,
+    count_if(state = 'dead' OR attempts > 1) AS troubled,
+    sum(greatest(attempts - 1, 0)) AS retries,
+    percentile(wait_ms, array(0.5, 0.95, 0.99)) AS wait, percentile(run_ms, array(0.5, 0.95, 0.99)) AS run,
+    sum(run_ms) AS busy_ms, sum(payload_len) AS payload_bytes
+  FROM finished WHERE to_date(finished_at) IN ({days}) GROUP BY ALL
+)
+SELECT queue, hour, coalesce(arrivals, 0) AS arrivals, coalesce(completed, 0) AS completed, coalesce(dead, 0) AS dead,
+  coalesce(cancelled, 0) AS cancelled, coalesce(troubled, 0) AS failures, coalesce(retries, 0) AS retries,
+  wait[0] AS wait_p50_ms, wait[1] AS wait_p95_ms, wait[2] AS wait_p99_ms,
+  run[0] AS run_p50_ms, run[1] AS run_p95_ms, run[2] AS run_p99_ms,
+  coalesce(completed, 0) / 3600D AS throughput, coalesce(busy_ms, 0) AS busy_ms,
+  coalesce(payload_bytes, 0) AS payload_bytes, to_date(hour) AS day
+FROM arrived FULL JOIN ended USING (queue, hour)
+"""
+
+BACKLOG = """
+SELECT queue, hour, arrivals, completed + dead + cancelled AS ended,
+  sum(arrivals - completed - dead - cancelled) OVER (PARTITION BY queue ORDER BY hour) AS backlog
+FROM hours
+"""
+"""Jobs that had come and not ended at the end of the hour, of those that have ended since."""
+
+WORKERS = """
+SELECT worker, hour, sum(ms) AS busy_ms, least(sum(ms) / 3600000D, 1D) AS utilisation, count(*) AS jobs FROM (
+  SELECT worker, hour,
+    least(unix_millis(hour) + 3600000, unix_millis(finished_at)) - greatest(unix_millis(hour), unix_millis(claimed_at)) AS ms
+  FROM (
+    SELECT worker, claimed_at, finished_at,
+      explode(sequence(date_trunc('HOUR', claimed_at), date_trunc('HOUR', finished_at), INTERVAL 1 HOUR)) AS hour
+    FROM finished WHERE worker IS NOT NULL AND claimed_at <= finished_at
+  )
+) GROUP BY ALL
+"""
+
+GROUPS = """
+SELECT queue, `group`, count(*) AS jobs, count_if(state = 'dead') AS dead, sum(greatest(attempts - 1, 0)) AS retries,
+  percentile_approx(run_ms, 0.95, 1000) AS run_p95_ms, sum(run_ms) AS busy_ms
+FROM finished GROUP BY ALL ORDER BY dead DESC, busy_ms DESC LIMIT 1000
+"""
+
+ERRORS = r"""
+SELECT queue, error, count(*) AS jobs, count_if(state = 'dead') AS dead, max(finished_at) AS newest FROM (
+  SELECT queue, state, finished_at, substr(regexp_replace(split(last_error, '\n')[0], '[0-9a-f]{{8,}}|[0-9]+', '#'), 1, 200) AS error
+  FROM finished WHERE last_error IS NOT NULL
+) GROUP BY ALL ORDER BY jobs DESC LIMIT 1000
+"""
+
+COMMITS = """
+WITH seen AS (
+  SELECT hour, max(last) AS last, sum(ops) AS ops, sum(jobs) AS jobs FROM (
+    SELECT date_trunc('HOUR', enqueued_at) AS hour, max(enqueue_commit_seq) AS last, count(*) AS ops, 0 AS jobs FROM lives GROUP BY 1
+    UNION ALL
+    SELECT date_trunc('HOUR', claimed_at), max(claim_commit_seq), sum(attempts), 0 FROM lives WHERE claimed_at IS NOT NULL GROUP BY 1
+    UNION ALL
+    SELECT date_trunc('HOUR', finished_at), max(finish_commit_seq), count(*), count(*) FROM lives GROUP BY 1
+  ) GROUP BY hour
+)
+SELECT hour, commits, ops, ops / commits AS ops_per_commit, commits / nullif(jobs, 0) AS puts_per_job,
+  commits * {price_put} / 1000000D AS usd FROM (
+  SELECT hour, ops, jobs, greatest(last - coalesce(max(last) OVER (ORDER BY hour ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0), 1) AS commits FROM seen
+)
+"""
+"""Commits are numbered without gaps, so their numbers count them; each is at least one PUT."""
+
+BY_HOUR = HOURS
+TABLES = {"backlog": BACKLOG, "workers": WORKERS, "groups": GROUPS, "errors": ERRORS, "commits": COMMITS}

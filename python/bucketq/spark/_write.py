@@ -1,0 +1,217 @@
+"""Writing: executors put their rows aside, the driver enqueues them, each chunk in one commit and once.
+
+A write is known by its key: the query and the batch, or what the option ``key`` says. Each chunk leaves a mark in the
+commit that enqueues it, a dedup key in the queue ``bucketq-writes`` (docs/decisions/0019-spark.md).
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql import datasource as ds
+
+from bucketq.errors import Invalid
+from bucketq.spark._columns import arrow_schema
+from bucketq.spark._enqueue import Write
+from bucketq.spark._place import Place
+from bucketq.spark._rows import STAGED, Rules
+
+__all__ = ["BatchWriter", "StreamWriter"]
+
+PIECE_ROWS = 50_000
+PIECE_BYTES = 32 << 20
+"""What a task keeps aside in one object."""
+
+
+@dataclass
+class Aside(ds.WriterCommitMessage):
+    """What one task put aside."""
+
+    key: str
+    group: bytes
+    partition: int
+    pieces: tuple[str, ...]
+    rows: int
+    rejected: int = 0
+
+
+@dataclass
+class Writing:
+    """What both kinds of writer do; it travels to executors."""
+
+    place: Place
+    rules: Rules
+    columns: tuple[str, ...]
+    file_id: bytes
+    chunk: int
+    keep_s: int
+    rejects: str | None
+    key: str = ""
+    group: bytes = field(default_factory=lambda: os.urandom(8))
+
+    def put_aside(self, batches: Iterator[pa.RecordBatch], key: str, group: bytes) -> Aside:
+        """On an executor: the rows as objects of this group."""
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        pieces: list[str] = []
+        waiting: list[pa.Table] = []
+        rejected: list[pa.Table] = []
+        rows = begin = held = 0
+
+        def flush() -> None:
+            nonlocal held
+            if waiting:
+                pieces.append(self.stage(pa.concat_tables(waiting), group))
+                waiting.clear()
+                held = 0
+
+        for batch in batches:
+            checked = self.rules.check(batch)
+            if checked.bad and self.rejects is None:
+                at, why = checked.bad[0]
+                more = f", and so are {len(checked.bad) - 1} near it" if len(checked.bad) > 1 else ""
+                raise Invalid(
+                    f"row {begin + at} of partition {partition} is a bad job: {why}{more}; nothing is enqueued. "
+                    "Correct it, or give the option rejects a path where bad rows go"
+                )
+            if checked.bad:
+                rejected.append(reject(batch, checked.bad, begin, partition))
+            begin += batch.num_rows
+            rows += checked.jobs.num_rows
+            waiting.append(checked.jobs)
+            held += checked.jobs.nbytes
+            if held >= PIECE_BYTES or sum(t.num_rows for t in waiting) >= PIECE_ROWS:
+                flush()
+        flush()
+        if rejected:
+            assert self.rejects is not None
+            write_rejects(self.rejects, group, partition, pa.concat_tables(rejected))
+        return Aside(key, group, partition, tuple(pieces), rows, sum(t.num_rows for t in rejected))
+
+    def stage(self, table: pa.Table, group: bytes) -> str:
+        sink = pa.BufferOutputStream()
+        pq.write_table(table.cast(STAGED), sink, compression="zstd")
+        return self.place.objects().stage(self.file_id, group, sink.getvalue().to_pybytes()).wait()
+
+    def enqueue(self, messages: Sequence[Aside | None]) -> None:
+        """On the driver: everything the tasks put aside becomes jobs."""
+        asides = sorted((m for m in messages if m is not None), key=lambda m: m.partition)
+        if not asides:
+            return
+        key, group = asides[0].key, asides[0].group
+        pieces = tuple(piece for aside in asides for piece in aside.pieces)
+        self.write(key, group).run(pieces, sum(aside.rows for aside in asides))
+
+    def write(self, key: str, group: bytes) -> Write:
+        return Write(self.place, self.file_id, key, group, self.chunk, self.keep_s)
+
+
+class BatchWriter(ds.DataSourceArrowWriter):
+    """One object for the driver and, as copies, for the executors."""
+
+    def __init__(self, writing: Writing) -> None:
+        self.writing = writing
+        self.key = writing.key or uuid.uuid4().hex
+        writing.group = group_of(f"batch {self.key}")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Aside:
+        return self.writing.put_aside(iterator, f"batch {self.key}", self.writing.group)
+
+    def commit(self, messages: list[Any]) -> None:
+        self.writing.enqueue(messages)
+
+    def abort(self, messages: list[Any]) -> None:
+        write = self.writing.write(f"batch {self.key}", self.writing.group)
+        # Of chunks that are left to be enqueued the rows must stay: the same write again goes on with them.
+        if not write.unfinished():
+            write.sweep()
+
+
+class StreamWriter(ds.DataSourceStreamArrowWriter):
+    """Made anew for each commit: what it must know of a batch comes with the messages."""
+
+    def __init__(self, writing: Writing) -> None:
+        self.writing = writing
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Aside:
+        context = TaskContext.get()
+        assert context is not None
+        query = self.writing.key or context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if not query or batch is None:
+            raise Invalid(
+                "Spark does not tell which query this is: give the option key a name of its own", "option"
+            )
+        # Every attempt at this batch shares the group, so that what the others left is swept with it.
+        name = f"query {query} batch {batch}"
+        return self.writing.put_aside(iterator, name, group_of(name))
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        self.writing.enqueue(messages)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        # Without a message nobody knows the query; what its tasks left is swept with the batch that succeeds.
+        told = next((m for m in messages if m is not None), None)
+        if told is not None:
+            write = self.writing.write(told.key, told.group)
+            if not write.unfinished():
+                write.sweep()
+
+
+def writing_of(source: Any, schema: Any) -> Writing:
+    """What the options of a write say; refuses what no row could make good."""
+    place: Place = source.place
+    found = place.objects().pin().wait()
+    rules = Rules(
+        source.option("queue"), source.option("contentType"), int(place.setting("max_payload", 256 * 1024))
+    )
+    rules.check_columns(schema.names)
+    # No rows: only the types of the columns are judged.
+    rules.check(pa.RecordBatch.from_pylist([], schema=arrow_schema(schema)))
+    if rules.queue is not None:
+        with place.open() as file:
+            file.queue(rules.queue)
+    return Writing(
+        place,
+        rules,
+        tuple(schema.names),
+        found.file_id,
+        source.count("chunk", 50_000),
+        source.count("keepKeys", 30) * 86_400,
+        source.option("rejects"),
+        source.option("key") or "",
+    )
+
+
+def group_of(name: str) -> bytes:
+    """What every attempt at a write shares, so that what the others left is swept with it."""
+    return hashlib.sha256(name.encode()).digest()[:8]
+
+
+def reject(batch: pa.RecordBatch, bad: Sequence[tuple[int, str]], begin: int, partition: int) -> pa.Table:
+    """Bad rows as they came, with where they stood and why they are bad."""
+    rows = batch.take(pa.array([at for at, _ in bad]))
+    table = pa.Table.from_batches([rows])
+    table = table.append_column("bad_partition", pa.array([partition] * len(bad), pa.int64()))
+    table = table.append_column("bad_row", pa.array([begin + at for at, _ in bad], pa.int64()))
+    return table.append_column("bad_reason", pa.array([why for _, why in bad], pa.string()))
+
+
+def write_rejects(path: str, group: bytes, partition: int, table: pa.Table) -> None:
+    """As one Parquet file of this write and partition: another attempt at it writes the same file again."""
+    from pyarrow import fs
+
+    if "://" not in path:
+        path = os.path.abspath(path)
+    system, base = fs.FileSystem.from_uri(path if "://" in path else f"file://{path}")
+    system.create_dir(base, recursive=True)
+    pq.write_table(table, f"{base}/bad-{group.hex()}-{partition:05}.parquet", filesystem=system)

@@ -1,0 +1,64 @@
+"""Queue files that Spark reads, and the work that fills them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import bucketq
+
+NUMBERS = itertools.count()
+RARELY = 3600.0
+
+
+class Place:
+    """A queue file that other processes reach too."""
+
+    def __init__(self, url: str, settings: dict[str, Any], spark: Any) -> None:
+        self.url = url
+        self.settings = settings | {"archive_every": RARELY}
+        self.spark = spark
+
+    def open(self, **settings: Any) -> bucketq.QueueFile:
+        return bucketq.open(self.url, **(self.settings | settings))
+
+    def options(self, **options: Any) -> dict[str, str]:
+        return {"url": self.url} | {k: str(v) for k, v in (self.settings | options).items()}
+
+    def frame(self, **options: Any) -> Any:
+        return self.spark.read.format("bucketq").options(**self.options(**options)).load()
+
+    def rows(self, **options: Any) -> list[dict[str, Any]]:
+        return [row.asDict() for row in self.frame(**options).collect()]
+
+    def objects(self) -> list[str]:
+        """The keys of what lies in the store."""
+        if self.url.startswith("s3://"):
+            raise NotImplementedError
+        path = Path(self.url)
+        return sorted(p.name for p in path.parent.iterdir() if p.name.startswith(f"{path.name}."))
+
+    def staged(self) -> list[str]:
+        return [key for key in self.objects() if ".stage-" in key]
+
+
+def work(file: bucketq.QueueFile, queue: str, jobs: int, *, dead: int = 0, at: int = 0) -> None:
+    """Enqueue so many jobs and finish them; the first ``dead`` of them are rejected."""
+    q = file.queue(queue)
+    q.enqueue_many([bucketq.New({"n": at + n}, group=f"g{n % 3}" if n % 2 else None) for n in range(jobs)])
+    left, rejected = jobs, 0
+    while left:
+        with q.claim(50, worker=f"w{left % 2}") as batch, file.atomic() as tx:
+            for job in batch:
+                if rejected < dead:
+                    rejected += 1
+                    tx.reject(job, ValueError(f"bad {job.data['n']}"))
+                else:
+                    tx.ack(job, result={"was": job.data["n"]})
+                left -= 1
+
+
+def archive(file: bucketq.QueueFile, queue: str, *, keep: int = 0, **changes: Any) -> None:
+    """Have finished jobs archived."""
+    file.queue(queue).configure(archive=True, keep=keep, **changes)
