@@ -11,10 +11,11 @@ PYTHON ?= python3
 CARGO ?= cargo
 SEEDS ?= 1000
 KILLS ?= 400
+SECS ?= 600
 VENV := .venv
 
 .PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-lifecycle bench-local bench-python lint fmt deny tools clean prereqs servers develop
-.PHONY: test-page fit-page wheel bench-contention bench-fit
+.PHONY: chaos test-page fit-page wheel bench-contention bench-fit
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -56,6 +57,11 @@ sim: prereqs  ## Run the simulation over SEEDS seeds (default 1000); JSON on the
 
 crash: prereqs  ## Kill KILLS processes at work (default 400), in a directory and on S3 servers; JSON on the last line
 	$(CARGO) run --locked --bin crash -- --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+chaos: develop  ## Real processes, a real server and every fault there is, for SECS seconds (default 600); JSON on the last line
+	@.ci/tools minio toxiproxy || true
+	$(CARGO) build --locked --bin chaos
+	$(VENV)/bin/python tests/chaos/run.py "$${CARGO_TARGET_DIR:-target}/debug/chaos" --seconds $(SECS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench-engine: prereqs  ## Measure the engine, optimised build; JSON on the last line, see benches/README.md
 	$(CARGO) run --locked --release -p bucketq-benches --bin engine

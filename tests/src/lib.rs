@@ -1,6 +1,7 @@
 //! Helpers shared by the tests.
 #![expect(clippy::missing_panics_doc, reason = "a helper of a test panics when the test has failed")]
 
+pub mod chaos;
 pub mod clock;
 pub mod crash;
 pub mod given;
