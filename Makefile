@@ -15,7 +15,7 @@ SECS ?= 600
 VENV := .venv
 
 .PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-lifecycle bench-local bench-python lint fmt deny tools clean prereqs servers develop
-.PHONY: chaos test-page fit-page wheel bench-contention bench-fit
+.PHONY: chaos bench-peers test-page fit-page wheel bench-contention bench-fit
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -81,6 +81,12 @@ bench-python: prereqs $(VENV)/.ready  ## Measure what Python adds to the engine,
 	$(CARGO) build --locked --release -p bucketq-benches --bin callers
 	$(VENV)/bin/python benches/python.py "$${CARGO_TARGET_DIR:-target}/release/callers" $(ARGS)
 
+bench-peers: prereqs $(VENV)/.ready  ## Compare with what people would use instead, about an hour; ARGS=--quick takes some minutes; JSON on the last line
+	@.ci/tools minio versitygw toxiproxy || true
+	@.ci/peers $(VENV)/peers
+	$(CARGO) build --locked --release -p bucketq-benches --bin counting --bin peer
+	$(VENV)/peers/bin/python benches/peers/run.py "$${CARGO_TARGET_DIR:-target}/release" $(ARGS)
+
 bench-contention: prereqs  ## Race several writers of one queue file, optimised build; JSON on the last line
 	$(CARGO) run --locked --release -p bucketq-benches --bin contention
 
@@ -92,16 +98,16 @@ lint: prereqs $(VENV)/.ready develop  ## Check formatting, clippy, rustdoc, Pyth
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --locked -p bucketq --no-default-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps --quiet
-	$(VENV)/bin/ruff check --quiet python tests/python benches
-	$(VENV)/bin/ruff format --quiet --check python tests/python benches
+	$(VENV)/bin/ruff check --quiet python tests/python tests/chaos benches
+	$(VENV)/bin/ruff format --quiet --check python tests/python tests/chaos benches
 	$(VENV)/bin/pyright --project .pyright.json
 	MYPY_CACHE_DIR=$(VENV)/mypy $(VENV)/bin/stubtest bucketq._native
 	$(VENV)/bin/typos
 
 fmt: $(VENV)/.ready  ## Format the code in place
 	$(CARGO) fmt --all
-	$(VENV)/bin/ruff check --quiet --fix-only python tests/python benches
-	$(VENV)/bin/ruff format --quiet python tests/python benches
+	$(VENV)/bin/ruff check --quiet --fix-only python tests/python tests/chaos benches
+	$(VENV)/bin/ruff format --quiet python tests/python tests/chaos benches
 
 deny:  ## Check dependencies for vulnerabilities, licences and sources; needs cargo-deny and the network
 	@command -v cargo-deny >/dev/null || { echo 'missing: cargo-deny; run: cargo install --locked cargo-deny'; exit 1; }

@@ -1,4 +1,5 @@
-"""Every queue behind the same three calls: `enqueue` answers an id, `claim` a handle with that id or None, `ack` ends it.
+"""Every queue behind the same three calls: `enqueue` answers an id, `claim` a handle with that id or None, `ack` ends
+it.
 
 One class a configuration. `tasks` says whether callers are tasks of one loop or threads. `fill` brings in a backlog as
 fast as it can, before anything is measured; `left` tells the ids that are still in the queue afterwards.
@@ -24,6 +25,15 @@ class Peer:
     remote: ClassVar[bool] = True
     # A claim that nobody acks comes back; False where a crash loses it.
     survives: ClassVar[bool] = True
+
+    # Several processes may use it at once.
+    shared: ClassVar[bool] = True
+    # Seconds between two claims on an empty queue, as its documentation has it.
+    poll: ClassVar[float] = 1.0
+    # Its claims wait by themselves.
+    waits: ClassVar[bool] = False
+    # Of those with threads: wait so many seconds for a job on an empty queue.
+    wait: ClassVar[Callable[..., int] | None] = None
 
     def __init__(self, store: dict[str, str], place: str) -> None:
         self.store, self.place = store, place
@@ -103,6 +113,10 @@ class Bucketq(Peer):
     def ack(self, job: Any) -> None:
         job.ack()
 
+    def wait(self, seconds: float) -> int:  # type: ignore[override]
+        self.queue.claim_one(lease=LEASE, wait=seconds)
+        return 1
+
     def fill(self, jobs: int) -> None:
         self.queue.enqueue_many([os.urandom(200) for _ in range(jobs)])
 
@@ -119,7 +133,9 @@ class Bucketq(Peer):
 
 
 class BucketqLocal(Bucketq):
-    """bucketq in Local mode, published every sixteen jobs."""
+    """bucketq in Local mode, published every sixteen jobs. One process at a time owns the directory."""
+
+    shared = False
 
     def open(self) -> None:
         self.options = {"mode": "local", "cache": str(Path(self.store["disk"]) / self.place)}
@@ -233,6 +249,8 @@ class JqueueReused(JqueueBroker):
 class Pawn(Peer):
     """pawn-queue."""
 
+    poll = 5.0
+
     async def open(self) -> None:
         from pawn_queue import PawnQueueBuilder
 
@@ -311,7 +329,9 @@ class Pgqrs(Peer):
 
 
 class PgqrsLocal(Pgqrs):
-    """The same in its Local mode, synced every sixteen jobs."""
+    """The same in its Local mode, synced every sixteen jobs. Ids of several processes collide there."""
+
+    shared = False
 
     durability = "local"
     acked = 0

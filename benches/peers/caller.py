@@ -1,7 +1,7 @@
 """One process of the comparison: so many callers in a closed loop of enqueue, claim, ack.
 
-Usage: caller.py ORDERS, as `run.py` writes them. It opens the queue, says `ready`, begins at a line on its standard
-input, and answers one line of JSON. Then it stays, idle, until its standard input ends.
+Usage: caller.py ORDERS, as `run.py` writes them. It opens the queue, says `ready`, and answers lines of its standard
+input with lines of JSON: `go` runs the loop, `wait S` waits for jobs on an empty queue, `left` tells what is there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from adapters import ALL, Peer
 
 # Longer than this no cell waits for its last calls.
-PATIENCE = 30.0
+PATIENCE = 10.0
 
 
 class Tally:
@@ -63,7 +63,7 @@ async def with_tasks(peer: Peer, callers: int, seconds: float, tally: Tally) -> 
                 await peer.ack(job)
                 tally.times[op].append(perf_counter() - began)
                 tally.acked.append(job.id)
-            except Exception as error:  # noqa: BLE001 a peer may raise whatever it likes
+            except Exception as error:
                 tally.failed(op, error)
                 await asyncio.sleep(0.01)
 
@@ -96,7 +96,7 @@ def with_threads(peer: Peer, callers: int, seconds: float, tally: Tally) -> dict
                 peer.ack(job)
                 tally.times[op].append(perf_counter() - began)
                 tally.acked.append(job.id)
-            except Exception as error:  # noqa: BLE001 a peer may raise whatever it likes
+            except Exception as error:
                 tally.failed(op, error)
                 pause.wait(0.01)
 
@@ -115,9 +115,9 @@ def with_threads(peer: Peer, callers: int, seconds: float, tally: Tally) -> dict
     return tally.told(took, done)
 
 
-def go() -> bool:
-    """Wait for the next line; False at the end."""
-    return bool(sys.stdin.readline())
+def line() -> list[str]:
+    """The next command; none at the end."""
+    return sys.stdin.readline().split()
 
 
 def tell(what: Any) -> None:
@@ -130,12 +130,28 @@ async def over_tasks(peer: Peer, orders: dict[str, Any]) -> None:
     if orders["fill"]:
         await peer.fill(orders["fill"])
     tell("ready")
-    if await asyncio.to_thread(go):
-        tell(await with_tasks(peer, orders["callers"], orders["seconds"], Tally()))
-    if await asyncio.to_thread(go):
-        tell(await peer.left())
-    await asyncio.to_thread(go)
+    while command := await asyncio.to_thread(line):
+        match command:
+            case ["go"]:
+                tell(await with_tasks(peer, orders["callers"], orders["seconds"], Tally()))
+            case ["wait", seconds]:
+                tell(await waiting(peer, float(seconds)))
+            case _:
+                tell(await peer.left())
     await peer.close()
+
+
+async def waiting(peer: Peer, seconds: float) -> int:
+    """Ask for jobs as often as the peer's own documentation does. Answers how often it asked."""
+    until, polls = perf_counter() + seconds, 0
+    while perf_counter() < until:
+        polls += 1
+        job = await peer.claim()
+        if job is not None:
+            await peer.ack(job)
+        elif not peer.waits:
+            await asyncio.sleep(min(peer.poll, max(0, until - perf_counter())))
+    return polls
 
 
 def over_threads(peer: Peer, orders: dict[str, Any]) -> None:
@@ -143,11 +159,14 @@ def over_threads(peer: Peer, orders: dict[str, Any]) -> None:
     if orders["fill"]:
         peer.fill(orders["fill"])
     tell("ready")
-    if go():
-        tell(with_threads(peer, orders["callers"], orders["seconds"], Tally()))
-    if go():
-        tell(peer.left())
-    go()
+    while command := line():
+        match command:
+            case ["go"]:
+                tell(with_threads(peer, orders["callers"], orders["seconds"], Tally()))
+            case ["wait", seconds]:
+                tell(0 if peer.wait is None else peer.wait(float(seconds)))
+            case _:
+                tell(peer.left())
     peer.close()
 
 

@@ -11,6 +11,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,9 @@ class Image:
             errors[seq].append(text or "")
         self.jobs: dict[str, Job] = {}
         self.twice: list[str] = []
-        rows = db.execute("SELECT j.id, j.seq, state, fence, r.bytes FROM jobs j LEFT JOIN results r USING (seq)")
+        rows = db.execute(
+            "SELECT j.id, j.seq, state, fence, r.bytes FROM jobs j LEFT JOIN results r USING (seq)"
+        )
         for ident, seq, state, fence, result in rows:
             name = str(uuid.UUID(bytes=ident))
             if name in self.jobs:
@@ -136,7 +139,11 @@ class Image:
                 for state, name in enumerate(names, 2)
             )
             if count
-            != (there := db.execute("SELECT count(*) FROM jobs WHERE queue=? AND state=?", (queue, state)).fetchone()[0])
+            != (
+                there := db.execute(
+                    "SELECT count(*) FROM jobs WHERE queue=? AND state=?", (queue, state)
+                ).fetchone()[0]
+            )
         ]
         db.close()
 
@@ -147,7 +154,9 @@ def check(diaries: Diaries, final: Image | None, images: list[tuple[Call, Image]
     found += leases(diaries)
     found += order(diaries)
     for call, image in images:
-        found += [f"{line}, in an image of {call}" for line in promised(diaries, image, call.asked, last=False)]
+        found += [
+            f"{line}, in an image of {call}" for line in promised(diaries, image, call.asked, last=False)
+        ]
     if final is None:
         return [*found, "G5 the file could not be drained"]
     found += promised(diaries, final, None, last=True)
@@ -185,7 +194,7 @@ def promised(diaries: Diaries, image: Image, before: int | None, *, last: bool) 
                 yield f"G1 the job is {job and job.state}: {call}"
         if call.op == "nack" and job is not None:
             times = job.errors.count(word)
-            if sure and times != 1 or times > 1 or (call.surely_not and times):
+            if (sure and times != 1) or times > 1 or (call.surely_not and times):
                 yield f"{'G6' if times else 'G1'} the failure is noted {times} times: {call}"
         if call.op in ("reject", "cancel") and sure and (job is None or job.state != ENDS[call.op]):
             yield f"G1 the job is {job and job.state}: {call}"
@@ -195,7 +204,9 @@ def promised(diaries: Diaries, image: Image, before: int | None, *, last: bool) 
                 yield f"G3 the job was last claimed by commit {job.fence}, not {call.facts['fence']}: {call}"
     yield from (f"G6 job {name} ended {times} times" for name, times in ended.items() if times > 1)
     if last:
-        rejected = {call.facts["job"] for call in diaries.calls if call.op == "reject" and not call.surely_not}
+        rejected = {
+            call.facts["job"] for call in diaries.calls if call.op == "reject" and not call.surely_not
+        }
         for name, job in jobs.items():
             if job.state < DONE:
                 yield f"G5 job {name} is still {job.state}"
@@ -221,7 +232,7 @@ def leases(diaries: Diaries) -> Iterator[str]:
                 yield f"G6 job {job} was claimed after its end: {call}, {ends[job]}"
     for job, all_of_it in holds.items():
         all_of_it.sort(key=lambda hold: hold.begin)
-        for one, two in zip(all_of_it, all_of_it[1:], strict=False):
+        for one, two in pairwise(all_of_it):
             if two.begin < one.end:
                 early = (one.end - two.begin) / 1e9
                 yield f"G4 job {job} is held twice, {early:.3f} s long: {one.call}, {two.call}"
@@ -236,9 +247,13 @@ def leases(diaries: Diaries) -> Iterator[str]:
 
 def order(diaries: Diaries) -> Iterator[str]:
     """Whoever looks sees at least the commits that were answered to anybody before."""
-    told = [(c.answered, c.answer["seq"]) for c in diaries.calls if c.ok and c.answer.get("seq") and c.answered]
+    told = [
+        (c.answered, c.answer["seq"]) for c in diaries.calls if c.ok and c.answer.get("seq") and c.answered
+    ]
     looks = [(at, seq, f"the opening of {process}") for process, at, seq in diaries.ups]
-    looks += [(c.asked, c.answer["seq"], str(c)) for c in diaries.calls if c.ok and c.op in ("read", "witness")]
+    looks += [
+        (c.asked, c.answer["seq"], str(c)) for c in diaries.calls if c.ok and c.op in ("read", "witness")
+    ]
     told.sort()
     newest, at = 0, 0
     for asked, seq, what in sorted(looks):

@@ -1,6 +1,6 @@
 """What a process writes down: one JSON object a line, in one write, so that a kill leaves whole lines.
 
-`t` is the time of this machine's steady clock in nanoseconds, the same for every process, whatever their wall clocks say.
+`t` is the time of this machine's steady clock in nanoseconds: the same for all, whatever their wall clocks say.
 
 | `e` | what it says |
 |---|---|

@@ -14,6 +14,7 @@ import boto3
 import botocore.client
 import botocore.exceptions
 import zstandard
+
 from network import BUCKET, SECRET, USER
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "format"))
@@ -77,7 +78,9 @@ class Chain:
         if at_ms > now_ms + self.max_skew_ms + RESOLUTION_MS:
             self.wrong.append(f"G8 commit {seq} is {at_ms - now_ms} ms ahead of the time")
         told = [(record["seq"], record["commit_id"]) for record in head["tail"]]
-        told += [(record["seq"] - 1, record["prev_commit_id"]) for record in head["tail"] if record["seq"] > 1]
+        told += [
+            (record["seq"] - 1, record["prev_commit_id"]) for record in head["tail"] if record["seq"] > 1
+        ]
         for number, ident in [*told, (seq, head["commit_id"])]:
             if self.ids.setdefault(number, ident) != ident:
                 self.wrong.append(f"G7 commit {number} was {self.ids[number]} and is {ident}")

@@ -73,7 +73,7 @@ class Server:
             "MINIO_UPDATE": "off",
         }
         quiet = subprocess.DEVNULL
-        self.process = subprocess.Popen([program, *arguments], env=env, stdout=quiet, stderr=quiet)
+        self.process = subprocess.Popen([program, *arguments], env=env, stdout=quiet, stderr=quiet)  # noqa: ASYNC220 starting takes no time
         until = monotonic() + START_TIMEOUT
         while not await asyncio.to_thread(self._answers):
             if monotonic() > until:
@@ -112,7 +112,7 @@ class Toxiproxy:
             raise SystemExit("missing: toxiproxy in .tools/bin: run `make tools`")
         quiet = subprocess.DEVNULL
         arguments = [program, "-host", "127.0.0.1", "-port", str(self.port)]
-        self.process = subprocess.Popen(arguments, stdout=quiet, stderr=quiet)
+        self.process = subprocess.Popen(arguments, stdout=quiet, stderr=quiet)  # noqa: ASYNC220 starting takes no time
         until = monotonic() + START_TIMEOUT
         while True:
             with suppress(OSError):
@@ -168,10 +168,10 @@ class Toxiproxy:
 async def message(reader: asyncio.StreamReader, method: str = "") -> tuple[bytes, bytes]:
     """One request, or the answer to one of this method: its head and its body, as they came."""
     head = await reader.readuntil(b"\r\n\r\n")
-    fields = dict(
-        (name.strip().lower(), value.strip())
+    fields = {
+        name.strip().lower(): value.strip()
         for name, _, value in (line.partition(b":") for line in head.split(b"\r\n")[1:])
-    )
+    }
     if method:
         status = int(head.split(b" ", 2)[1])
         if method == "HEAD" or status < 200 or status in (204, 304):
@@ -195,7 +195,7 @@ class Door:
         self.share = 0.5
         self.seen: Counter[str] = Counter()
         self.port = 0
-        self._late: set[asyncio.Task[None]] = set()
+        self._open: set[asyncio.Task[None] | None] = set()
         self._door: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -203,9 +203,12 @@ class Door:
         self.port = self._door.sockets[0].getsockname()[1]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        me = asyncio.current_task()
+        self._open.add(me)
         with suppress(OSError, EOFError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while await self._one(reader, writer):
                 pass
+        self._open.discard(me)
         writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -250,9 +253,13 @@ class Door:
         finally:
             writer.close()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._door is not None:
             self._door.close()
+        for task in self._open - {None}:
+            assert task is not None
+            task.cancel()
+        await asyncio.sleep(0)
 
 
 def refusal(status: int) -> bytes:
@@ -303,6 +310,6 @@ class Liar:
         length = "" if status == 204 else f"Content-Length: {len(told)}\r\n"
         return f"HTTP/1.1 {status} Told\r\n{tag}{length}\r\n".encode() + (b"" if method == "HEAD" else told)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._door is not None:
             self._door.close()

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from diary import Diary, now
+
 import bucketq
 from bucketq import New
-from diary import Diary, now
 
 LEASE = 4.0
 
@@ -59,7 +60,9 @@ class Task:
         return [job.id, job.fence, job.attempt, now() + int(job.remaining * 1e9)]
 
     def job(self) -> New:
-        return New(self.dice.randbytes(self.dice.choice((50, 200, 200, 3000))), id=str(uuid4()), max_attempts=10_000)
+        return New(
+            self.dice.randbytes(self.dice.choice((50, 200, 200, 3000))), id=str(uuid4()), max_attempts=10_000
+        )
 
     def enqueue(self) -> None:
         jobs = [self.job() for _ in range(self.dice.choice((1, 1, 1, 2, 4)))]

@@ -1,5 +1,5 @@
 //! `peer ORDERS`: the engine itself as one process of `make bench-peers`, beside `benches/peers/caller.py` and in its
-//! words: open, say `ready`, run the closed loop after a line of input, answer a line of JSON, stay until the input ends.
+//! words: it opens the queue, says `ready`, and answers each line of its input with a line of JSON.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -101,25 +101,34 @@ async fn run(orders: &Value) -> Result<(), Error> {
     }
     println!("\"ready\"");
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    let mut go = async || matches!(lines.next_line().await, Ok(Some(_)));
-    if go().await {
-        let seconds = Duration::from_secs_f64(orders["seconds"].as_f64().unwrap_or(1.0));
-        println!("{}", measured(&callers, number("callers"), seconds).await);
-    }
-    if go().await {
-        let (mut left, mut after) = (vec![], None);
-        loop {
-            let page = callers.queue.list(&[State::Ready, State::Scheduled, State::Leased], after, 1_000).await?;
-            left.extend(page.jobs.iter().map(|job| job.id.to_string()));
-            after = page.next;
-            if after.is_none() {
-                break;
+    while let Ok(Some(line)) = lines.next_line().await {
+        match line.split_once(' ') {
+            Some(("wait", seconds)) => {
+                let wait = Duration::from_secs_f64(seconds.parse().unwrap_or(1.0));
+                let taken = callers.queue.claim(1).lease(LEASE).wait(wait).await?;
+                println!("{}", taken.len());
             }
+            None if line == "go" => {
+                let seconds = Duration::from_secs_f64(orders["seconds"].as_f64().unwrap_or(1.0));
+                println!("{}", measured(&callers, number("callers"), seconds).await);
+            }
+            _ => println!("{}", left(&callers.queue).await?),
         }
-        println!("{}", json!(left));
     }
-    go().await;
     file.close().await
+}
+
+/// The ids of the jobs that are not finished.
+async fn left(queue: &Queue) -> Result<Value, Error> {
+    let (mut left, mut after) = (vec![], None);
+    loop {
+        let page = queue.list(&[State::Ready, State::Scheduled, State::Leased], after, 1_000).await?;
+        left.extend(page.jobs.iter().map(|job| job.id.to_string()));
+        after = page.next;
+        if after.is_none() {
+            return Ok(json!(left));
+        }
+    }
 }
 
 async fn measured(callers: &Arc<Callers>, count: u64, time: Duration) -> Value {
