@@ -12,10 +12,11 @@ CARGO ?= cargo
 SEEDS ?= 1000
 KILLS ?= 400
 SECS ?= 600
+INPUTS ?= 10000000
 VENV := .venv
 
 .PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-lifecycle bench-local bench-python lint fmt deny tools clean prereqs servers develop
-.PHONY: chaos bench-peers test-page fit-page wheel bench-contention bench-fit
+.PHONY: chaos fuzz bench-peers test-page fit-page wheel bench-contention bench-fit
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +63,9 @@ chaos: develop  ## Real processes, a real server and every fault there is, for S
 	@.ci/tools minio toxiproxy || true
 	$(CARGO) build --locked --bin chaos
 	$(VENV)/bin/python tests/chaos/run.py "$${CARGO_TARGET_DIR:-target}/debug/chaos" --seconds $(SECS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+fuzz: prereqs  ## Give INPUTS inputs (default 10,000,000) to every decoder, URLs and settings; JSON on the last line
+	$(CARGO) run --locked --bin fuzz -- --inputs $(INPUTS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench-engine: prereqs  ## Measure the engine, optimised build; JSON on the last line, see benches/README.md
 	$(CARGO) run --locked --release -p bucketq-benches --bin engine

@@ -25,7 +25,6 @@ from typing import Any
 
 import figures
 from adapters import ALL
-
 from servers import BUCKET, SECRET, USER, Redis, Started, Store
 
 HERE = Path(__file__).resolve().parent

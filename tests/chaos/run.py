@@ -28,7 +28,6 @@ import faults
 from check import Call, Diaries, Image, check
 from diary import now
 from heads import Bucket, Chain, rebuild, rows
-
 from network import BUCKET, SECRET, USER, Door, Liar, Server, Toxiproxy
 
 HERE = Path(__file__).resolve().parent

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from diary import Diary, now
-
 import bucketq
 from bucketq import New
+from diary import Diary, now
 
 LEASE = 4.0
 

@@ -4,6 +4,7 @@
 pub mod chaos;
 pub mod clock;
 pub mod crash;
+pub mod fuzz;
 pub mod given;
 pub mod ground;
 pub mod http;

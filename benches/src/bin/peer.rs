@@ -95,8 +95,9 @@ async fn run(orders: &Value) -> Result<(), Error> {
     });
     let number = |name: &str| orders[name].as_u64().unwrap_or(0);
     if number("fill") > 0 {
-        let jobs =
-            (0..number("fill")).map(|_| callers.queue.new_job(callers.payload())).collect::<Result<_, _>>()?;
+        let jobs = (0..number("fill"))
+            .map(|_| callers.queue.new_job(callers.payload()))
+            .collect::<Result<_, _>>()?;
         callers.queue.enqueue_many(jobs).await?;
     }
     println!("\"ready\"");

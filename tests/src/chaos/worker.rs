@@ -62,9 +62,11 @@ impl Caller {
         let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
         let asked = self.diary.ask("enqueue", json!({ "jobs": names(&jobs) }));
         let answer = self.queue.enqueue_many(jobs).await;
-        let told = self.diary.answer(asked, answer, |all| {
-            json!({ "seq": all.iter().map(|one| one.commit_seq).max() })
-        });
+        let told = self.diary.answer(
+            asked,
+            answer,
+            |all| json!({ "seq": all.iter().map(|one| one.commit_seq).max() }),
+        );
         if told.is_some() {
             self.mine.extend(ids);
         }
@@ -124,7 +126,11 @@ impl Caller {
         match self.dice.below(20) {
             0..9 => {
                 let asked = self.diary.ask("ack", facts(&[]));
-                self.diary.answer(asked, self.file.ack_with(held, Payload::text(&word)).await, |()| json!({}));
+                self.diary.answer(
+                    asked,
+                    self.file.ack_with(held, Payload::text(&word)).await,
+                    |()| json!({}),
+                );
             }
             9..13 => {
                 let Ok(then) = (0..2).map(|_| self.job()).collect::<Result<Vec<_>>>() else { return };
