@@ -20,8 +20,9 @@ static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
 
 /// More than this at once, by anything: the program ends with an error of the allocator.
 const CEILING: usize = 1 << 30;
-/// Inputs that the corpus of a target has at most.
+/// Inputs that the corpus of a target grows to in a run, and those that `--keep` adds to what is kept.
 const KEPT: usize = 400;
+const KEPT_ON_DISK: usize = 20;
 
 static DONE: AtomicU64 = AtomicU64::new(0);
 
@@ -145,7 +146,7 @@ fn run(target: &'static Target, seed: u64, inputs: u64, keep: bool) -> Found {
     if keep {
         let dir = corpus_dir(target);
         std::fs::create_dir_all(&dir).expect("the corpus can be written");
-        for input in rx {
+        for input in rx.iter().take(KEPT_ON_DISK) {
             let name =
                 bucketq::wire::hash(&input).iter().take(8).map(|b| format!("{b:02x}")).collect::<String>();
             std::fs::write(dir.join(format!("{name}.bin")), input).expect("the corpus can be written");
