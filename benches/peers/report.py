@@ -143,7 +143,7 @@ def section(measured: dict[str, Any], told: dict[str, Any]) -> str:
     machine = ", ".join(f"{name} {value}" for name, value in measured["machine"].items())
     parts = [
         "## Beside what people would use instead\n",
-        "Written by `make bench-peers`. Each job of 200 bytes is enqueued, claimed and acked, by callers in a closed loop; "
+        "Written by `make bench-peers`. Each job of 200 bytes is enqueued, claimed and acked, in a closed loop; "
         "configurations take turns within each round. Requests and bytes are counted by a proxy outside the libraries; "
         "the latency is toxiproxy's, half of it each way. Queues on a local disk do another job: nobody else can reach "
         "them. Two figures are the slowest and the fastest of the rounds; the machine is small, so trust the ratios.\n",

@@ -13,7 +13,7 @@ use bucketq::{Env, Error, Options, Payload, Queue, QueueFile, State};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-const LEASE: Duration = Duration::from_secs(300);
+const LEASE: Duration = Duration::from_mins(5);
 
 #[derive(Default)]
 struct Tally {

@@ -25,7 +25,7 @@ pub struct Target {
     /// Inputs that it accepts, to begin with.
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// Make hashes right, most of the time: what has a wrong one gets no further.
-    pub mend: fn(&mut Vec<u8>, &mut Dice),
+    pub mend: fn(&mut [u8], &mut Dice),
     /// Read one input.
     pub run: fn(&[u8]) -> String,
     /// Most memory for an input of this length, all allocations together.
@@ -125,7 +125,7 @@ fn settings() -> Vec<Vec<u8>> {
     all.map(|(i, setting)| format!("{}\n{}", setting.name, values[i % values.len()]).into_bytes()).collect()
 }
 
-fn seal(input: &mut Vec<u8>, dice: &mut Dice) {
+fn seal(input: &mut [u8], dice: &mut Dice) {
     if dice.below(8) == 0 || input.len() < 16 {
         return;
     }
@@ -134,7 +134,7 @@ fn seal(input: &mut Vec<u8>, dice: &mut Dice) {
     input[body..].copy_from_slice(&sum);
 }
 
-fn leave(_: &mut Vec<u8>, _: &mut Dice) {}
+fn leave(_: &mut [u8], _: &mut Dice) {}
 
 /// The answer without what differs from input to input.
 fn told<T: Debug>(answer: Result<T, Error>) -> String {
