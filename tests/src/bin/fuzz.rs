@@ -5,6 +5,7 @@
 //! than the target's bound; the last line is JSON. An input is told by seed and number: the same seed, the same inputs.
 
 use std::alloc::System;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -147,8 +148,7 @@ fn run(target: &'static Target, seed: u64, inputs: u64, keep: bool) -> Found {
         let dir = corpus_dir(target);
         std::fs::create_dir_all(&dir).expect("the corpus can be written");
         for input in rx.iter().take(KEPT_ON_DISK) {
-            let name =
-                bucketq::wire::hash(&input).iter().take(8).map(|b| format!("{b:02x}")).collect::<String>();
+            let name = hex(&bucketq::wire::hash(&input)[..8]);
             std::fs::write(dir.join(format!("{name}.bin")), input).expect("the corpus can be written");
         }
     }
@@ -156,6 +156,11 @@ fn run(target: &'static Target, seed: u64, inputs: u64, keep: bool) -> Found {
     found
 }
 
+/// As digits; no more than a line of them.
 fn hex(input: &[u8]) -> String {
-    input.iter().take(200).map(|b| format!("{b:02x}")).collect()
+    let mut digits = String::new();
+    for byte in input.iter().take(200) {
+        let _ = write!(digits, "{byte:02x}");
+    }
+    digits
 }
