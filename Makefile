@@ -16,7 +16,7 @@ INPUTS ?= 10000000
 VENV := .venv
 
 .PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-lifecycle bench-local bench-python lint fmt deny tools clean prereqs servers develop
-.PHONY: chaos fuzz bench-peers test-page fit-page wheel bench-contention bench-fit
+.PHONY: chaos fuzz supply bench-peers test-page fit-page wheel bench-contention bench-fit
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -119,6 +119,9 @@ deny:  ## Check dependencies for vulnerabilities, licences and sources; needs ca
 
 tools:  ## Install every test server into .tools with Go, Node and Python; MinIO alone takes minutes
 	.ci/tools all
+
+supply: prereqs $(VENV)/.ready  ## List licences and what sdist and wheel hold, ask the auditors that are there; JSON on the last line
+	@$(VENV)/bin/python .ci/supply
 
 clean:  ## Remove everything built or installed here: build output, .venv and .tools
 	$(CARGO) clean
