@@ -112,6 +112,8 @@ class Run:
         self.faketime = faketime()
         self.disk: Path | None = None
         self.seats: list[Seat] = []
+        # Processes beside those under fire; ended whatever happens.
+        self.others: list[Seat] = []
         self.doors: list[Door] = []
         self.log = faults.Log()
         self.everybody = asyncio.Lock()
@@ -154,6 +156,7 @@ class Run:
             "settings", {}
         )
         seat.shift(0)
+        self.others.append(seat)
         seat.start()
         self.extra = {}
         assert seat.process is not None
@@ -174,7 +177,7 @@ class Run:
             await self.quiet()
             await self.afterwards()
         finally:
-            for seat in self.seats:
+            for seat in self.seats + self.others:
                 seat.end()
             for door in self.doors:
                 await door.close()
