@@ -11,10 +11,12 @@ PYTHON ?= python3
 CARGO ?= cargo
 SEEDS ?= 1000
 KILLS ?= 400
+SECS ?= 600
+INPUTS ?= 10000000
 VENV := .venv
 
 .PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-lifecycle bench-local bench-python lint fmt deny tools clean prereqs servers develop
-.PHONY: test-page fit-page wheel bench-contention bench-fit bench-spark
+.PHONY: chaos fuzz supply bench-peers test-page fit-page wheel bench-contention bench-fit bench-spark
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -57,6 +59,14 @@ sim: prereqs  ## Run the simulation over SEEDS seeds (default 1000); JSON on the
 crash: prereqs  ## Kill KILLS processes at work (default 400), in a directory and on S3 servers; JSON on the last line
 	$(CARGO) run --locked --bin crash -- --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
+chaos: develop  ## Real processes, a real server and every fault there is, for SECS seconds (default 600); JSON on the last line
+	@.ci/tools minio toxiproxy || true
+	$(CARGO) build --locked --bin chaos
+	$(VENV)/bin/python tests/chaos/run.py "$${CARGO_TARGET_DIR:-target}/debug/chaos" --seconds $(SECS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+fuzz: prereqs  ## Give INPUTS inputs (default 10,000,000) to every decoder, URLs and settings; JSON on the last line
+	$(CARGO) run --locked --bin fuzz -- --inputs $(INPUTS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 bench-engine: prereqs  ## Measure the engine, optimised build; JSON on the last line, see benches/README.md
 	$(CARGO) run --locked --release -p bucketq-benches --bin engine
 
@@ -79,6 +89,12 @@ bench-spark: prereqs $(VENV)/.ready  ## Measure Spark on an archive of five mill
 	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --locked --release
 	$(VENV)/bin/python benches/spark.py $(ARGS)
 
+bench-peers: prereqs $(VENV)/.ready  ## Compare with what people would use instead, about an hour; ARGS=--quick takes some minutes; JSON on the last line
+	@.ci/tools minio versitygw toxiproxy || true
+	@.ci/peers $(VENV)/peers
+	$(CARGO) build --locked --release -p bucketq-benches --bin counting --bin peer
+	$(VENV)/peers/bin/python benches/peers/run.py "$${CARGO_TARGET_DIR:-target}/release" $(ARGS)
+
 bench-contention: prereqs  ## Race several writers of one queue file, optimised build; JSON on the last line
 	$(CARGO) run --locked --release -p bucketq-benches --bin contention
 
@@ -90,16 +106,16 @@ lint: prereqs $(VENV)/.ready develop  ## Check formatting, clippy, rustdoc, Pyth
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --locked -p bucketq --no-default-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps --quiet
-	$(VENV)/bin/ruff check --quiet python tests/python benches
-	$(VENV)/bin/ruff format --quiet --check python tests/python benches
+	$(VENV)/bin/ruff check --quiet python tests/python tests/chaos benches
+	$(VENV)/bin/ruff format --quiet --check python tests/python tests/chaos benches
 	$(VENV)/bin/pyright --project .pyright.json
 	MYPY_CACHE_DIR=$(VENV)/mypy $(VENV)/bin/stubtest bucketq._native
 	$(VENV)/bin/typos
 
 fmt: $(VENV)/.ready  ## Format the code in place
 	$(CARGO) fmt --all
-	$(VENV)/bin/ruff check --quiet --fix-only python tests/python benches
-	$(VENV)/bin/ruff format --quiet python tests/python benches
+	$(VENV)/bin/ruff check --quiet --fix-only python tests/python tests/chaos benches
+	$(VENV)/bin/ruff format --quiet python tests/python tests/chaos benches
 
 deny:  ## Check dependencies for vulnerabilities, licences and sources; needs cargo-deny and the network
 	@command -v cargo-deny >/dev/null || { echo 'missing: cargo-deny; run: cargo install --locked cargo-deny'; exit 1; }
@@ -107,6 +123,9 @@ deny:  ## Check dependencies for vulnerabilities, licences and sources; needs ca
 
 tools:  ## Install every test server into .tools with Go, Node and Python; MinIO alone takes minutes
 	.ci/tools all
+
+supply: prereqs $(VENV)/.ready  ## List licences and what sdist and wheel hold, ask the auditors that are there; JSON on the last line
+	@$(VENV)/bin/python .ci/supply
 
 clean:  ## Remove everything built or installed here: build output, .venv and .tools
 	$(CARGO) clean

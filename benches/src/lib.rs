@@ -9,6 +9,7 @@
 
 pub mod cells;
 pub mod cost;
+pub mod counting;
 pub mod delayed;
 pub mod delta;
 pub mod fit;

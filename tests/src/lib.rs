@@ -1,8 +1,10 @@
 //! Helpers shared by the tests.
 #![expect(clippy::missing_panics_doc, reason = "a helper of a test panics when the test has failed")]
 
+pub mod chaos;
 pub mod clock;
 pub mod crash;
+pub mod fuzz;
 pub mod given;
 pub mod ground;
 pub mod http;

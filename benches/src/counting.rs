@@ -1,0 +1,161 @@
+//! A proxy that counts requests on their way to a server, so that what a library asks for is told by somebody else.
+//!
+//! Bytes go through as they come; of each request only its head is read, to know its kind and where the next one
+//! begins. For `make bench-peers`, which starts the program `counting`.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+
+/// No head of a request is longer.
+const MAX_HEAD: usize = 64 * 1024;
+
+/// What went through so far.
+#[derive(Clone, Debug, Default)]
+pub struct Counts(Arc<Mutex<Seen>>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    requests: BTreeMap<String, u64>,
+    sent: u64,
+    received: u64,
+}
+
+impl Counts {
+    fn change(&self, change: impl FnOnce(&mut Seen)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Requests by kind, and bytes to and from the server, heads included.
+    pub fn told(&self) -> Value {
+        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        json!({ "requests": seen.requests, "sent": seen.sent, "received": seen.received })
+    }
+}
+
+/// Pass on what comes to `listener`, until the runtime ends.
+pub async fn serve(listener: TcpListener, server: String, counts: Counts) -> io::Result<()> {
+    loop {
+        let (near, _) = listener.accept().await?;
+        let (server, counts) = (server.clone(), counts.clone());
+        tokio::spawn(async move {
+            let Ok(far) = TcpStream::connect(&server).await else { return };
+            // A small request must not wait for the next one.
+            if near.set_nodelay(true).and_then(|()| far.set_nodelay(true)).is_err() {
+                return;
+            }
+            let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+            let answers = tokio::spawn(back(far_in, near_out, counts.clone()));
+            // A connection that breaks ends; the client sees it as the server's doing.
+            let _ = forth(near_in, far_out, counts).await;
+            answers.abort();
+        });
+    }
+}
+
+async fn back(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, counts: Counts) -> io::Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let read = from.read(&mut buffer).await?;
+        if read == 0 {
+            return to.shutdown().await;
+        }
+        counts.change(|seen| seen.received += read as u64);
+        to.write_all(&buffer[..read]).await?;
+    }
+}
+
+async fn forth(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, counts: Counts) -> io::Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    let mut requests = Requests::default();
+    loop {
+        let read = from.read(&mut buffer).await?;
+        if read == 0 {
+            return to.shutdown().await;
+        }
+        let kinds = requests.feed(&buffer[..read]);
+        counts.change(|seen| {
+            seen.sent += read as u64;
+            for kind in kinds {
+                *seen.requests.entry(kind).or_default() += 1;
+            }
+        });
+        to.write_all(&buffer[..read]).await?;
+    }
+}
+
+/// Where a stream of requests stands.
+#[derive(Debug, Default)]
+struct Requests {
+    head: Vec<u8>,
+    /// Bytes of the body still to come; of a chunked one, until its end is seen.
+    body: u64,
+    chunked: bool,
+}
+
+impl Requests {
+    /// The kinds of the requests whose heads end in these bytes.
+    fn feed(&mut self, mut bytes: &[u8]) -> Vec<String> {
+        let mut kinds = vec![];
+        while !bytes.is_empty() {
+            if self.body > 0 && !self.chunked {
+                let skip = bytes.len().min(usize::try_from(self.body).unwrap_or(usize::MAX));
+                self.body -= skip as u64;
+                bytes = &bytes[skip..];
+                continue;
+            }
+            self.head.push(bytes[0]);
+            bytes = &bytes[1..];
+            if self.chunked {
+                if self.head.ends_with(b"\r\n0\r\n\r\n") {
+                    *self = Self::default();
+                } else if self.head.len() > 16 {
+                    self.head.drain(..8);
+                }
+            } else if self.head.ends_with(b"\r\n\r\n") {
+                let head = std::mem::take(&mut self.head);
+                let head = String::from_utf8_lossy(&head);
+                let mut words = head.split(' ');
+                let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+                kinds.push(if target.contains("list-type=") { "LIST" } else { method }.to_owned());
+                let field = |name: &str| {
+                    head.lines().find_map(|line| {
+                        let (key, value) = line.split_once(':')?;
+                        key.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
+                    })
+                };
+                self.body = field("content-length").and_then(|v| v.parse().ok()).unwrap_or(0);
+                self.chunked = field("transfer-encoding").is_some_and(|v| v.eq_ignore_ascii_case("chunked"));
+                // So that an empty chunked body, whose end is all there is of it, is seen to end.
+                if self.chunked {
+                    self.head.extend_from_slice(b"\r\n");
+                }
+            } else if self.head.len() > MAX_HEAD {
+                self.head.clear();
+            }
+        }
+        kinds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Requests;
+
+    #[test]
+    fn requests_are_told_apart_however_they_are_cut() {
+        let stream = b"PUT /b/k HTTP/1.1\r\nContent-Length: 20\r\n\r\nGET / HTTP/1.1\r\n\r\n..\
+            GET /b?list-type=2 HTTP/1.1\r\nhost: a\r\n\r\nPUT /c HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n\
+            5\r\nhello\r\n0\r\n\r\nDELETE /d HTTP/1.1\r\n\r\n";
+        for size in [1, 2, 3, 7, 1_000] {
+            let mut requests = Requests::default();
+            let kinds: Vec<String> = stream.chunks(size).flat_map(|part| requests.feed(part)).collect();
+            assert_eq!(kinds, ["PUT", "LIST", "PUT", "DELETE"], "in pieces of {size}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+"""The checker: what every process was told, against what is in the file. It knows the diaries and SQL, and no engine.
+
+`check(diaries, image, images)` gives everything that breaks a promise, as lines that begin with its number.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+# What is answered so surely did not happen. Everything else that is no success may have.
+SURELY_NOT = {"Invalid", "NotFound", "LeaseLost", "Contended", "Unavailable", "Full", "QueueFull"}
+DONE, DEAD, CANCELLED = 5, 6, 7
+ENDS = {"ack": DONE, "reject": DEAD, "cancel": CANCELLED}
+NACKED = 2
+
+
+@dataclass
+class Call:
+    """One thing that a process asked for, and what it was told."""
+
+    process: str
+    op: str
+    asked: int
+    facts: dict[str, Any]
+    answered: int | None = None
+    answer: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.answer.get("ok"))
+
+    @property
+    def surely_not(self) -> bool:
+        return self.answer.get("err") in SURELY_NOT
+
+    def __str__(self) -> str:
+        told = "ok" if self.ok else self.answer.get("code", "no answer")
+        return f"{self.op} of {self.process} at {self.asked / 1e9:.3f} ({told})"
+
+
+@dataclass
+class Hold:
+    """A time in which a process may believe that a job is its own."""
+
+    call: Call
+    fence: int
+    begin: int
+    end: int
+
+
+@dataclass
+class Diaries:
+    """Everything that was written down."""
+
+    calls: list[Call] = field(default_factory=list)
+    ups: list[tuple[str, int, int]] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    held: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    dropped: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    codes: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def read(cls, folder: Path) -> Diaries:
+        all_of_them = cls()
+        for path in sorted(folder.glob("*.jsonl")):
+            all_of_them.add(path.stem, path)
+        return all_of_them
+
+    def add(self, process: str, path: Path) -> None:
+        open_calls: dict[int, Call] = {}
+        for line in path.read_text().splitlines():
+            told = json.loads(line)
+            match told["e"]:
+                case "ask":
+                    call = Call(process, told["op"], told["t"], told)
+                    open_calls[told["n"]] = call
+                    self.calls.append(call)
+                case "ans":
+                    call = open_calls[told["n"]]
+                    call.answered, call.answer = told["t"], told
+                    self.codes[told.get("code", "ok")] += 1
+                case "up":
+                    self.ups.append((process, open_calls[told["n"]].asked, told["seq"]))
+                case "held":
+                    self.held[process, told["job"], told["fence"]] = told["at"]
+                case "dropped":
+                    self.dropped[process, told["job"], told["fence"]] = told["t"]
+                case "trouble":
+                    self.codes[told["code"]] += 1
+                case "!":
+                    self.complaints.append(f"{process}: {told['why']}")
+
+
+@dataclass
+class Job:
+    """A job as the file has it."""
+
+    seq: int
+    state: int
+    fence: int
+    result: bytes
+    errors: list[str]
+
+
+class Image:
+    """The exported file, read with plain SQL."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        self.sound: str = db.execute("PRAGMA integrity_check").fetchone()[0]
+        errors: defaultdict[int, list[str]] = defaultdict(list)
+        for seq, text in db.execute("SELECT seq, error FROM attempts WHERE ended = ?", (NACKED,)):
+            errors[seq].append(text or "")
+        self.jobs: dict[str, Job] = {}
+        self.twice: list[str] = []
+        rows = db.execute(
+            "SELECT j.id, j.seq, state, fence, r.bytes FROM jobs j LEFT JOIN results r USING (seq)"
+        )
+        for ident, seq, state, fence, result in rows:
+            name = str(uuid.UUID(bytes=ident))
+            if name in self.jobs:
+                self.twice.append(name)
+            self.jobs[name] = Job(seq, state, fence, result or b"", errors[seq])
+        names = ("scheduled", "ready", "leased", "done", "dead", "cancelled")
+        self.miscounted = [
+            (queue, name, count, there)
+            for queue, state, count, name in (
+                (row[0], state, row[state - 1], name)
+                for row in db.execute(f"SELECT id, {', '.join(names)} FROM queues")
+                for state, name in enumerate(names, 2)
+            )
+            if count
+            != (
+                there := db.execute(
+                    "SELECT count(*) FROM jobs WHERE queue=? AND state=?", (queue, state)
+                ).fetchone()[0]
+            )
+        ]
+        db.close()
+
+
+def check(diaries: Diaries, final: Image | None, images: list[tuple[Call, Image]]) -> list[str]:
+    """Everything that is wrong."""
+    found = [f"G7 {what}" for what in diaries.complaints]
+    found += leases(diaries)
+    found += order(diaries)
+    for call, image in images:
+        found += [
+            f"{line}, in an image of {call}" for line in promised(diaries, image, call.asked, last=False)
+        ]
+    if final is None:
+        return [*found, "G5 the file could not be drained"]
+    found += promised(diaries, final, None, last=True)
+    return found
+
+
+def promised(diaries: Diaries, image: Image, before: int | None, *, last: bool) -> Iterator[str]:
+    """What was answered before this time is in the image, whole; what was denied is not."""
+    if image.sound != "ok":
+        yield f"G7 SQLite says {image.sound}"
+    yield from (f"G6 job {name} is there twice" for name in image.twice)
+    yield from (f"G2 {what} are counted wrongly" for what in image.miscounted)
+    jobs, ended = image.jobs, Counter[str]()
+    for call in diaries.calls:
+        word = call.facts.get("word", "")
+        job = jobs.get(call.facts.get("job", ""))
+        sure = call.ok and (before is None or (call.answered or 0) < before)
+        if call.op == "enqueue":
+            there = sum(name in jobs for name in call.facts["jobs"])
+            if there not in (0, len(call.facts["jobs"])):
+                yield f"G2 {there} of {len(call.facts['jobs'])} jobs are there: {call}"
+            if sure and not there:
+                yield f"G1 its jobs are not there: {call}"
+            if call.surely_not and there:
+                yield f"G6 said not to have happened, and has: {call}"
+        if call.op == "ack":
+            done = job is not None and job.state == DONE and word.encode() in job.result
+            then = call.facts.get("then", [])
+            there = sum(name in jobs for name in then)
+            if there != (len(then) if done else 0):
+                yield f"G2 done is {done}, and {there} of {len(then)} jobs that follow are there: {call}"
+            if call.surely_not and done:
+                yield f"G6 said not to have happened, and has: {call}"
+            if sure and not done:
+                yield f"G1 the job is {job and job.state}: {call}"
+        if call.op == "nack" and job is not None:
+            times = job.errors.count(word)
+            if (sure and times != 1) or times > 1 or (call.surely_not and times):
+                yield f"{'G6' if times else 'G1'} the failure is noted {times} times: {call}"
+        if call.op in ("reject", "cancel") and sure and (job is None or job.state != ENDS[call.op]):
+            yield f"G1 the job is {job and job.state}: {call}"
+        if call.op in ENDS and sure:
+            ended[call.facts["job"]] += 1
+            if call.op != "cancel" and job is not None and job.fence != call.facts["fence"]:
+                yield f"G3 the job was last claimed by commit {job.fence}, not {call.facts['fence']}: {call}"
+    yield from (f"G6 job {name} ended {times} times" for name, times in ended.items() if times > 1)
+    if last:
+        rejected = {
+            call.facts["job"] for call in diaries.calls if call.op == "reject" and not call.surely_not
+        }
+        for name, job in jobs.items():
+            if job.state < DONE:
+                yield f"G5 job {name} is still {job.state}"
+            if job.state == DEAD and name not in rejected:
+                yield f"G5 job {name} is dead and nobody rejected it"
+
+
+def leases(diaries: Diaries) -> Iterator[str]:
+    """One holder at a time, and nothing by a stale token."""
+    holds: defaultdict[str, list[Hold]] = defaultdict(list)
+    gave_up: dict[tuple[str, str, int], int] = dict(diaries.dropped)
+    for call in diaries.calls:
+        if call.op in ("ack", "nack", "release", "reject"):
+            gave_up[call.process, call.facts["job"], call.facts["fence"]] = call.asked
+    ends = {c.facts["job"]: c for c in diaries.calls if c.op in ENDS and c.ok}
+    for call in diaries.calls:
+        for job, fence, _, until in call.answer.get("jobs", ()) if call.op == "claim" else ():
+            me = (call.process, job, fence)
+            assert call.answered is not None
+            end = min(max(until, diaries.held.get(me, 0)), gave_up.get(me, 2**63))
+            holds[job].append(Hold(call, fence, call.answered, end))
+            if job in ends and call.asked > (ends[job].answered or 0):
+                yield f"G6 job {job} was claimed after its end: {call}, {ends[job]}"
+    for job, all_of_it in holds.items():
+        all_of_it.sort(key=lambda hold: hold.begin)
+        for one, two in pairwise(all_of_it):
+            if two.begin < one.end:
+                early = (one.end - two.begin) / 1e9
+                yield f"G4 job {job} is held twice, {early:.3f} s long: {one.call}, {two.call}"
+            if one.fence == two.fence:
+                yield f"G6 job {job} is claimed twice by one commit: {one.call}, {two.call}"
+    for call in diaries.calls:
+        if call.op in ("ack", "nack", "release", "reject") and call.ok:
+            for other in holds[call.facts["job"]]:
+                if other.fence > call.facts["fence"] and other.begin < call.asked:
+                    yield f"G3 it was claimed by {other.call} before: {call}"
+
+
+def order(diaries: Diaries) -> Iterator[str]:
+    """Whoever looks sees at least the commits that were answered to anybody before."""
+    told = [
+        (c.answered, c.answer["seq"]) for c in diaries.calls if c.ok and c.answer.get("seq") and c.answered
+    ]
+    looks = [(at, seq, f"the opening of {process}") for process, at, seq in diaries.ups]
+    looks += [
+        (c.asked, c.answer["seq"], str(c)) for c in diaries.calls if c.ok and c.op in ("read", "witness")
+    ]
+    told.sort()
+    newest, at = 0, 0
+    for asked, seq, what in sorted(looks):
+        while at < len(told) and told[at][0] < asked:
+            newest = max(newest, told[at][1])
+            at += 1
+        if seq < newest:
+            yield f"G7 {what} shows commit {seq}, and {newest} was answered before"

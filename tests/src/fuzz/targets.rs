@@ -1,0 +1,240 @@
+//! Who reads what may be anything. Each target answers in words: `accepted`, or the error without its numbers.
+
+use std::fmt::Debug;
+
+use bucketq::head::{BaseRef, Head, SegmentRef};
+use bucketq::pages::{Delta, Pages};
+use bucketq::record::Record;
+use bucketq::settings::SETTINGS;
+use bucketq::store::StoreUrl;
+use bucketq::wire::hash;
+use bucketq::{Error, Kind, Options, base, keys, segment};
+use bytes::Bytes;
+
+use super::Dice;
+
+/// Size limit of the file that the inputs claim to be of: one MiB.
+const PAGES: u32 = 256;
+const MIB: usize = 1 << 20;
+
+/// One reader.
+#[derive(Debug)]
+pub struct Target {
+    /// Its name, and that of its folder of the corpus.
+    pub name: &'static str,
+    /// Inputs that it accepts, to begin with.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// Make hashes right, most of the time: what has a wrong one gets no further.
+    pub mend: fn(&mut [u8], &mut Dice),
+    /// Read one input.
+    pub run: fn(&[u8]) -> String,
+    /// Most memory for an input of this length, all allocations together.
+    pub bound: fn(usize) -> usize,
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target { name: "head", seeds: heads, mend: seal, run: head, bound: |len| 64 * len + 64 * 1024 },
+    Target { name: "segment", seeds: segments, mend: seal, run: segment, bound: |len| 64 * len + 64 * 1024 },
+    Target { name: "delta", seeds: deltas, mend: leave, run: delta, bound: |len| 64 * len + 12 * MIB },
+    Target { name: "base", seeds: bases, mend: leave, run: base, bound: |len| 64 * len + 4 * MIB },
+    Target { name: "key", seeds: key_texts, mend: leave, run: key, bound: |len| 16 * len + 4 * 1024 },
+    Target { name: "url", seeds: urls, mend: leave, run: url, bound: |len| 64 * len + 16 * 1024 },
+    Target { name: "setting", seeds: settings, mend: leave, run: setting, bound: |len| 64 * len + 64 * 1024 },
+];
+
+const GOLDEN: [&[u8]; 3] = [
+    include_bytes!("../../format/golden/head.bin"),
+    include_bytes!("../../format/golden/bucket/jobs.head"),
+    include_bytes!("../../format/golden/bucket-2/jobs.head"),
+];
+const SEGMENTS: [&[u8]; 3] = [
+    include_bytes!("../../format/golden/segment.bin"),
+    include_bytes!(
+        "../../format/golden/bucket/jobs.seg-ecf46d06-0000000000000004-0000000000000006-0606060606060606"
+    ),
+    include_bytes!(
+        "../../format/golden/bucket-2/jobs.seg-ecf46d06-0000000000000004-0000000000000006-0606060606060606"
+    ),
+];
+const BASES: [&[u8]; 2] = [
+    include_bytes!("../../format/golden/bucket/jobs.base-ecf46d06-0000000000000003-0303030303030303"),
+    include_bytes!("../../format/golden/bucket-2/jobs.base-ecf46d06-0000000000000003-0303030303030303"),
+];
+
+fn heads() -> Vec<Vec<u8>> {
+    GOLDEN.iter().map(|bytes| bytes.to_vec()).collect()
+}
+
+fn segments() -> Vec<Vec<u8>> {
+    SEGMENTS.iter().map(|bytes| bytes.to_vec()).collect()
+}
+
+/// A codec, the length it states in four bytes, and the frame.
+fn deltas() -> Vec<Vec<u8>> {
+    let heads = heads().into_iter().filter_map(|bytes| Head::decode("jobs.head", &bytes).ok());
+    let records = heads.flat_map(|head| head.tail);
+    let mut all: Vec<Vec<u8>> =
+        records.map(|r| [&[r.codec][..], &r.raw_len.to_le_bytes(), &r.frame].concat()).collect();
+    let grow = include_bytes!("../../format/golden/delta-grow.bin");
+    let cut = include_bytes!("../../format/golden/delta-cut.bin");
+    for plain in [&grow[..], cut] {
+        all.push([&[0][..], &(plain.len() as u32).to_le_bytes(), plain].concat());
+    }
+    all
+}
+
+/// A codec and the bytes.
+fn bases() -> Vec<Vec<u8>> {
+    let mut all: Vec<Vec<u8>> = BASES.iter().map(|bytes| [&[1][..], bytes].concat()).collect();
+    all.push([&[0][..], &[7; 2 * 4096]].concat());
+    all
+}
+
+fn texts(all: &[&str]) -> Vec<Vec<u8>> {
+    all.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+fn key_texts() -> Vec<Vec<u8>> {
+    texts(&[
+        "jobs.head",
+        "jobs.base-abababab-00000000000012ab-0f0f0f0f0f0f0f0f",
+        "jobs.seg-abababab-0000000000000004-0000000000000006-0606060606060606",
+        "jobs.arch-abababab-0000000000000004-0606060606060606.parquet",
+        "jobs.probe-0606060606060606",
+    ])
+}
+
+fn urls() -> Vec<Vec<u8>> {
+    texts(&[
+        "s3://acme/path/to/jobs",
+        "file:///var/lib/jobs",
+        "memory://jobs",
+        "gs://acme/jobs",
+        "az://acme/jobs",
+        "./a path/jobs",
+        "C:\\queues\\jobs",
+        "s3://acme/%6aobs?x=1#y",
+    ])
+}
+
+/// A name, a line feed, a value.
+fn settings() -> Vec<Vec<u8>> {
+    let values = ["true", "0", "1.5", "1e308", "each_commit", "durable", "zstd", "text", "-1", "NaN", "inf"];
+    let all = SETTINGS.iter().enumerate();
+    all.map(|(i, setting)| format!("{}\n{}", setting.name, values[i % values.len()]).into_bytes()).collect()
+}
+
+fn seal(input: &mut [u8], dice: &mut Dice) {
+    if dice.below(8) == 0 || input.len() < 16 {
+        return;
+    }
+    let body = input.len() - 16;
+    let sum = hash(&input[..body]);
+    input[body..].copy_from_slice(&sum);
+}
+
+fn leave(_: &mut [u8], _: &mut Dice) {}
+
+/// The answer without what differs from input to input.
+fn told<T: Debug>(answer: Result<T, Error>) -> String {
+    match answer {
+        Ok(_) => "accepted".to_owned(),
+        Err(error) => {
+            assert!(
+                matches!(error.kind(), Kind::Corrupt | Kind::Invalid),
+                "an error of another kind than reading gives: {error:?}"
+            );
+            let words = error.message().chars().filter(|c| c.is_ascii_alphabetic() || *c == ' ').take(120);
+            format!("{:?} {}", error.code(), words.collect::<String>())
+        }
+    }
+}
+
+fn head(input: &[u8]) -> String {
+    let head = Head::decode("jobs.head", input);
+    if let Ok(head) = &head {
+        // What was accepted says the same when it is written again.
+        let again = Head::decode("jobs.head", &head.encode());
+        assert!(
+            again.as_ref().is_ok_and(|again| again == head),
+            "written again it is not the same: {again:?}"
+        );
+    }
+    told(head)
+}
+
+fn segment(input: &[u8]) -> String {
+    let field = |at: usize, len: usize| input.get(at..at + len).unwrap_or(&[]).to_vec();
+    let id = |at: usize| <[u8; 16]>::try_from(field(at, 16)).unwrap_or_default();
+    // The range is that of its records, so that it is not refused for that alone.
+    let first = field(48, 8).try_into().map_or(1, u64::from_le_bytes);
+    let count = field(12, 4).try_into().map_or(1, u32::from_le_bytes);
+    let r = SegmentRef {
+        from: first,
+        to: first.saturating_add(u64::from(count)).saturating_sub(1),
+        rand: [0; 8],
+        codec: 0,
+        len: input.len() as u32,
+        hash: hash(input),
+    };
+    told(segment::decode("a segment", input, &r, &id(16), &id(32)))
+}
+
+fn delta(input: &[u8]) -> String {
+    let Some((&codec, rest)) = input.split_first() else { return "nothing".to_owned() };
+    let Some((len, frame)) = rest.split_at_checked(4) else { return "nothing".to_owned() };
+    let record = Record {
+        seq: 7,
+        commit_id: [1; 16],
+        prev_commit_id: [2; 16],
+        commit_ms: 0,
+        writer: [3; 8],
+        ops: 1,
+        page_count: 1,
+        checksum: [0; 16],
+        codec,
+        raw_len: len.try_into().map_or(0, u32::from_le_bytes),
+        frame: Bytes::copy_from_slice(frame),
+    };
+    let delta: Result<Delta, Error> = record.delta(PAGES);
+    if let Ok(delta) = &delta {
+        // What is accepted applies to a database, or is refused and leaves it as it was.
+        let mut pages = Pages::new();
+        pages.write(0, &[5; 3 * 4096]);
+        drop(pages.take_changes());
+        let before = pages.checksum();
+        match pages.apply(delta) {
+            Ok(changes) => pages.undo(changes).expect("what was applied can be undone"),
+            Err(error) => drop(told::<()>(Err(error))),
+        }
+        assert!(pages.checksum().0 == before.0, "the pages are not as they were");
+    }
+    told(delta)
+}
+
+fn base(input: &[u8]) -> String {
+    let Some((&codec, bytes)) = input.split_first() else { return "nothing".to_owned() };
+    let r = BaseRef { seq: 1, rand: [0; 8], codec, len: bytes.len() as u64, hash: hash(bytes) };
+    told(base::decode("a base", bytes, &r, PAGES))
+}
+
+fn key(input: &[u8]) -> String {
+    let text = String::from_utf8_lossy(input);
+    keys::parse("jobs", &text).map_or_else(|| "not a key".to_owned(), |_| "accepted".to_owned())
+}
+
+fn url(input: &[u8]) -> String {
+    told(StoreUrl::parse(&String::from_utf8_lossy(input)))
+}
+
+fn setting(input: &[u8]) -> String {
+    let text = String::from_utf8_lossy(input);
+    let (name, value) = text.split_once('\n').unwrap_or((&text, ""));
+    let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else {
+        return "no such".to_owned();
+    };
+    let mut options = Options::default();
+    let set = setting.parse(value).and_then(|value| setting.set(&mut options, value));
+    told(set.and_then(|()| options.check()))
+}
