@@ -59,7 +59,7 @@ async fn what_is_put_aside_is_listed_by_group_and_collected_after_seven_days() -
     let id = here.pin().await?.head().file_id;
     let mine = here.stage(&id, &[1; 8], Bytes::from_static(b"rows")).await?;
     let other = here.stage(&id, &[2; 8], Bytes::from_static(b"rows")).await?;
-    assert_eq!(here.staged(&id, &[1; 8]).await?, [mine.clone()]);
+    assert_eq!(here.staged(&id, &[1; 8]).await?, std::slice::from_ref(&mine));
     assert_eq!(here.get(&mine, None).await?.as_deref(), Some(&b"rows"[..]));
     assert_eq!(here.get(&mine, Some([0; 16])).await.expect_err("another hash").code(), Code::Corrupt);
     assert!(here.unstage(&keys::head(NAME)).await.is_err(), "only what was put aside is deleted");
