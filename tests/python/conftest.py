@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
-import itertools
 import os
 import signal
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 
-from both import OPEN
+from boxes import NUMBERS, Box, memory_url
 from bucketq.cli import main
 from command import Command, as_process
 from servers import BUCKET, ROOT, Server, s3
@@ -24,7 +23,6 @@ from servers import BUCKET, ROOT, Server, s3
 # A shell has Ctrl-C ignored by what it starts in the background, and so would every program that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-NUMBERS = itertools.count()
 TIME_LIMIT = 60.0
 
 set_hypothesis_home_dir(ROOT / ".venv" / "hypothesis")
@@ -48,18 +46,6 @@ async def within_limit(test: Coroutine[Any, Any, None]) -> None:
     assert not limit.expired(), f"not over within {TIME_LIMIT} s"
 
 
-class Box:
-    """A fresh place for one queue file, and a face to open it with."""
-
-    def __init__(self, face: str, url: str, settings: dict[str, Any]) -> None:
-        self.face = face
-        self.url = url
-        self.settings = settings
-
-    async def open(self, **settings: Any) -> Any:
-        return await OPEN[self.face](self.url, **(self.settings | settings))
-
-
 @pytest.fixture(params=["blocking", "aio"])
 def face(request: pytest.FixtureRequest) -> str:
     return request.param
@@ -69,10 +55,6 @@ def face(request: pytest.FixtureRequest) -> str:
 def server() -> Iterator[Server]:
     with s3() as server:
         yield server
-
-
-def memory_url() -> str:
-    return f"memory://test{next(NUMBERS)}"
 
 
 @pytest.fixture(params=["memory", "file", "s3"])

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 import bucketq
+from boxes import Box
 from bucketq import aio
-from conftest import Box
 from network import network
 from servers import BUCKET, moto
 

@@ -12,8 +12,8 @@ from datetime import timedelta
 import pytest
 
 import bucketq
+from boxes import Box
 from bucketq import _listening, events, testing
-from conftest import Box
 from servers import ROOT
 from watched import LIMIT, names, program, until
 

@@ -8,8 +8,8 @@ import pytest
 
 import bucketq
 from both import Lifted
+from boxes import Box, memory_url
 from bucketq import Backoff, Closed, Corrupt, Invalid, New, Reject, Worked, aio
-from conftest import Box, memory_url
 
 LIMIT = 30
 

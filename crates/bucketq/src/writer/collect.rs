@@ -28,6 +28,13 @@ impl Writer {
         if let Err(error) = self.uploads.poll(true).await {
             tracing::warn!(%error, "a segment could not be written; it is tried again");
         }
+        // A base of what is no more would be written for nothing.
+        if self.chain.fresh <= arrived
+            && let Err(error) = self.refresh().await
+        {
+            let _ = begun.send(Err(error));
+            return;
+        }
         if tidy && self.uploads.worth_a_base(&self.chain.head, &self.settled_image()) {
             self.start_base();
             let _ = begun.send(Ok(Begun::Base));
@@ -35,7 +42,7 @@ impl Writer {
         }
         let floor = self.chain.head.gc_floor;
         self.wish = Some(grace);
-        let raised = self.raise_floor(grace, &stage, arrived).await;
+        let raised = self.raise_floor(grace, &stage).await;
         self.wish = None;
         match raised {
             Ok(()) => self.order_pass(Some(reply)),
@@ -46,15 +53,7 @@ impl Writer {
     }
 
     /// Commit until nothing more could become collectable by it.
-    async fn raise_floor(
-        &mut self,
-        grace: Duration,
-        stage: &Arc<Stage>,
-        arrived: tokio::time::Instant,
-    ) -> Result<()> {
-        if self.chain.fresh <= arrived {
-            self.refresh().await?;
-        }
+    async fn raise_floor(&mut self, grace: Duration, stage: &Arc<Stage>) -> Result<()> {
         for _ in 0..MOST {
             if !commit::floor_can_rise(&self.chain.head, self.time.now_ms(), grace) {
                 break;
