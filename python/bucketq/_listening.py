@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from inspect import isawaitable
-from logging import getLogger
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakSet, ref
 
@@ -20,12 +19,11 @@ from bucketq import events
 
 if TYPE_CHECKING:
     import asyncio
+    import logging
 
     from bucketq import _native
     from bucketq._convert import Dict
     from bucketq._job import JobBase
-
-log = getLogger("bucketq")
 
 ROOM = 10_000
 """Events that wait for a callback; beyond that they are missed."""
@@ -37,6 +35,13 @@ OnLost = Callable[[Any, events.Loss], object]
 J = TypeVar("J", bound="JobBase")
 
 _threads: WeakSet[Thread] = WeakSet()
+
+
+def log() -> logging.Logger:
+    """Loaded when there is something to say: most programs never hear of it."""
+    from logging import getLogger
+
+    return getLogger("bucketq")
 
 
 class Calls:
@@ -60,18 +65,18 @@ class Calls:
             event = events.event_of(native)
             yield partial(self._on_event, event)
         if missed:
-            log.warning("on_event is too slow: %d events are missed", missed)
+            log().warning("on_event is too slow: %d events are missed", missed)
             yield partial(self._on_event, _missed(event, missed))
 
     def complain(self, call: Callable[[], Any], error: BaseException) -> None:
         """A callback has failed. The queue file is none the worse for it."""
         if not isinstance(call, partial) or call.func is not self._on_event:
-            log.error("on_lease_lost failed", exc_info=error)
+            log().error("on_lease_lost failed", exc_info=error)
             return
         self.failed += 1
         if not self._complained:
             self._complained = True
-            log.error("on_event failed; further failures are only counted", exc_info=error)
+            log().error("on_event failed; further failures are only counted", exc_info=error)
 
     def begin(self) -> int:
         """How many events of the batch before failed."""
@@ -136,7 +141,7 @@ class Thread(Listening):
             return
         self._thread.join(LINGER)
         if self._thread.is_alive():
-            log.warning("a callback is still busy %.0f s after the queue file was closed", LINGER)
+            log().warning("a callback is still busy %.0f s after the queue file was closed", LINGER)
 
     async def aend(self) -> None:
         import asyncio
@@ -207,7 +212,7 @@ class Task(Listening):
             return
         _, late = await asyncio.wait({self._task}, timeout=LINGER)
         if late:
-            log.warning("a callback is still busy %.0f s after the queue file was closed", LINGER)
+            log().warning("a callback is still busy %.0f s after the queue file was closed", LINGER)
 
 
 async def _aread(reader: _native.Reader, calls: Calls) -> None:
