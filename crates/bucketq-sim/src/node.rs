@@ -115,19 +115,29 @@ async fn one_life(world: &Arc<World>, who: Who, rng: &Rng) -> bool {
         tokio::select! {
             biased;
             () = life.crash.notified() => end = End::Crash,
-            closed = tokio::time::timeout(most, file.close()) => match closed {
-                Err(_) if world.stalled_for(who.node) == 0 => {
-                    world.history().odd.push(format!("{who}: close takes more than {most:?}"));
-                }
-                Ok(Err(error)) => world.history().told_error(who, &error),
-                _ => {}
+            closed = file.close() => if let Err(error) = closed {
+                world.history().told_error(who, &error);
             },
+            () = awake_for(world, who.node, most) => {
+                world.history().odd.push(format!("{who}: close takes more than {most:?}"));
+            }
         }
     }
     if end == End::Crash {
         life.end();
     }
     true
+}
+
+/// Until this node has been free of stalls for so long.
+async fn awake_for(world: &World, node: usize, most: Duration) {
+    loop {
+        let begun = world.now_ms();
+        tokio::time::sleep(most).await;
+        if world.stalled_until(node) <= begun {
+            return;
+        }
+    }
 }
 
 /// Open the queue file for this life.

@@ -214,7 +214,12 @@ impl World {
 
     /// Milliseconds this node still hangs.
     pub fn stalled_for(&self, node: usize) -> u64 {
-        self.troubles[node].stalled_until.load(Ordering::Relaxed).saturating_sub(self.now_ms())
+        self.stalled_until(node).saturating_sub(self.now_ms())
+    }
+
+    /// When the last stall of this node ends, or ended.
+    pub fn stalled_until(&self, node: usize) -> u64 {
+        self.troubles[node].stalled_until.load(Ordering::Relaxed)
     }
 
     /// No request of this node is answered for this long.
