@@ -128,7 +128,8 @@ class Toxiproxy:
     def _call(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        # The proxy answers when the connections it ends have gone, and some end at a process that is stopped.
+        with urllib.request.urlopen(request, timeout=60) as answer:
             text = answer.read()
         return json.loads(text) if text.startswith((b"{", b"[")) else text
 
