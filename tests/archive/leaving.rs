@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bucketq::policy::Changes;
-use bucketq::{Answer, Backoff, Op, Payload, Query, Result, State, When};
+use bucketq::{Answer, Backoff, Op, Options, Payload, Query, Result, State, When};
 use bucketq_tests::clock::pass;
-use bucketq_tests::given::{puppet, refused};
+use bucketq_tests::given::{inline, puppet, refused};
 
 use crate::kit::{Q, cancel, finish, keep, patient, read, reject, set, whole};
 
@@ -184,5 +184,100 @@ async fn lives_are_told_by_their_place_in_the_order_of_finishes() -> Result<()> 
         panic!("another answer")
     };
     assert_eq!(all, archives);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_life_is_archived_whose_job_is_requeued() -> Result<()> {
+    let (puppet, file) = puppet(patient()).await?;
+    set(&file, keep(10)).await?;
+    let dead = reject(&file, "no such address").await?;
+    let [done] = finish(&file, 1).await?[..] else { panic!("one") };
+    let before = whole(puppet.beneath(), &file).await?;
+    file.requeue(dead).await?;
+    file.requeue(done).await?;
+    assert_eq!(file.get(done).await?.expect("it lives again").job.state, State::Ready);
+
+    // What they were is told as before, but for the payload, which the job has.
+    let told = |life: &bucketq::life::Life| bucketq::life::Life {
+        payload: None,
+        payload_type: None,
+        ..life.clone()
+    };
+    let aside = whole(puppet.beneath(), &file).await?;
+    assert_eq!(aside, before.iter().map(|(key, life)| (*key, told(life))).collect());
+    assert_eq!(aside[&(dead, 0)].last_error.as_deref(), Some("no such address"));
+    assert_eq!(aside[&(done, 0)].result.as_deref(), Some(&b"fine"[..]));
+
+    // They leave at once, whatever is kept.
+    assert_eq!(file.archive().await?, 2);
+    assert_eq!(file.archive().await?, 0);
+    assert_eq!(file.lives(None, 0, u64::MAX, 10).await?.lives, []);
+    assert_eq!(whole(puppet.beneath(), &file).await?, aside);
+
+    // And the next lives after them, each with its number and the payload.
+    set(&file, keep(0)).await?;
+    for job in file.queue(Q)?.claim(10).await? {
+        file.ack(job.held()).await?;
+    }
+    file.requeue(dead).await?;
+    file.archive().await?;
+    let all = whole(puppet.beneath(), &file).await?;
+    let runs: Vec<_> =
+        all.iter().filter(|((id, _), _)| *id == dead).map(|(key, l)| (key.1, l.state)).collect();
+    assert_eq!(runs, [(0, State::Dead), (1, State::Done)]);
+    assert_eq!(all[&(done, 1)].payload.as_deref(), Some(&b"job 0"[..]));
+    let info = &file.queues(None).await?[0];
+    assert_eq!((info.counts[&State::Ready], info.counts[&State::Done], info.counts[&State::Dead]), (1, 0, 0));
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_life_is_archived_whose_job_goes_to_the_dead_letter_queue() -> Result<()> {
+    let (puppet, file) = puppet(patient()).await?;
+    set(&file, Changes { dead_letter: Some(Some("morgue".into())), ..keep(5) }).await?;
+    let id = reject(&file, "no such address").await?;
+    let job = file.get(id).await?.expect("it is in the other queue").job;
+    assert_eq!((&*job.queue, job.state, job.run), ("morgue", State::Ready, 1));
+    let lives = file.lives(Some(Q), 0, u64::MAX, 10).await?.lives;
+    let [life] = &lives[..] else { panic!("{lives:?}") };
+    assert_eq!((life.id, life.run, &*life.queue, life.state), (id, 0, Q, State::Dead));
+    assert_eq!(life.last_error.as_deref(), Some("no such address"));
+    assert_eq!(Some(life.finish_commit()), file.history(1).await?.first().map(|c| c.commit_seq));
+    assert_eq!(file.archive().await?, 1);
+    let archived = whole(puppet.beneath(), &file).await?;
+    assert_eq!(archived.values().collect::<Vec<_>>(), [life]);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn lives_set_aside_leave_by_themselves_and_not_at_all_without_an_archive() -> Result<()> {
+    let (puppet, file) = puppet(Options { archive_every: Duration::from_mins(10), ..inline() }).await?;
+    set(&file, keep(10)).await?;
+    let id = reject(&file, "bad").await?;
+    file.requeue(id).await?;
+    pass(Duration::from_mins(9)).await;
+    finish(&file, 1).await?;
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(file.archives(None, 0).await?.objects, []);
+    pass(Duration::from_mins(4)).await;
+    finish(&file, 1).await?;
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(file.archives(None, 0).await?.objects[0].jobs, 1);
+    assert_eq!(whole(puppet.beneath(), &file).await?[&(id, 0)].state, State::Dead);
+
+    let again = reject(&file, "bad").await?;
+    file.requeue(again).await?;
+    set(&file, Changes { archive: Some(false), ..Changes::default() }).await?;
+    let left = file.lives(None, 0, u64::MAX, 10).await?.lives;
+    assert!(left.iter().all(|life| life.id != again), "nothing waits for an archive that is off");
+    for job in file.queue(Q)?.claim(1).await? {
+        file.ack(job.held()).await?;
+    }
+    let last = reject(&file, "bad").await?;
+    file.requeue(last).await?;
+    let left = file.lives(None, 0, u64::MAX, 10).await?.lives;
+    assert!(left.iter().all(|life| life.id != last), "its attempts are with the job");
+    assert_eq!(file.get(last).await?.expect("it lives").attempts.len(), 1);
     file.close().await
 }

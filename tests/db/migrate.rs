@@ -2,10 +2,10 @@
 
 use bucketq::db::{self, Db, SCHEMA_VERSION};
 use bucketq::error::Code;
-use bucketq::job::State;
+use bucketq::job::{DedupScope, New, State};
 use bucketq::op::{Op, Outcome};
 use bucketq::query::{Answer, Query};
-use bucketq_tests::queue_db::{START_MS, World, check, claim, enqueue, held, job};
+use bucketq_tests::queue_db::{START_MS, World, check, claim, enqueue, held, job, keyed, number};
 use rusqlite::Connection;
 
 const FIRST: &str = include_str!("../../crates/bucketq/src/db/schema/1.sql");
@@ -84,4 +84,37 @@ fn an_older_file_without_room_for_the_newer_schema_is_full() {
     assert_eq!(w.apply(&Op::Ack { held: held(1, 1), result: None }).unwrap_err().code(), Code::FileFull);
     w.db.rollback().unwrap();
     assert_eq!(w.state(1), State::Leased, "and is still read");
+}
+
+#[test]
+fn keys_of_an_older_file_keep_out_what_they_kept_out() {
+    let mut w = first();
+    let old_id = |n| bucketq_tests::queue_db::id(n).as_bytes().to_vec();
+    // Of a job that is there, requeued since; of one that has left, in a window; of one that has left long ago.
+    w.db.connection().execute("UPDATE jobs SET dedup = 'there'", []).unwrap();
+    for (key, id, seq, until_ms) in [
+        ("there", 1, 16_777_217_i64, None),
+        ("window", 7, 16_777_218, Some(START_MS + 60_000)),
+        ("over", 8, 16_777_219, Some(START_MS - 1)),
+    ] {
+        let row = rusqlite::params![key, old_id(id), seq, until_ms];
+        w.db.connection().execute("INSERT INTO dedup VALUES (1, ?1, ?2, ?3, ?4)", row).unwrap();
+    }
+    w.db.forget();
+    check(w.db.connection());
+    let mut first_of = |job: New| match w.ok(&enqueue("q", [job])) {
+        Outcome::Enqueued(all) => (all[0].deduplicated, number(all[0].id)),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(first_of(keyed(2, "there", DedupScope::Unfinished)), (true, 1));
+    assert_eq!(first_of(keyed(3, "window", DedupScope::Unfinished)), (true, 7));
+    assert_eq!(first_of(keyed(4, "over", DedupScope::Unfinished)), (false, 4));
+    check(w.db.connection());
+    w.ok(&Op::Ack { held: held(1, 1), result: None });
+    w.wait(60_000);
+    for (n, key) in [(5, "there"), (6, "window")] {
+        let Outcome::Enqueued(all) = w.ok(&enqueue("q", [keyed(n, key, DedupScope::Unfinished)])) else { panic!() };
+        assert_eq!((all[0].deduplicated, number(all[0].id)), (false, n), "{key} is free");
+    }
+    check(w.db.connection());
 }

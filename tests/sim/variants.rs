@@ -83,6 +83,8 @@ fn rules_of_collection_and_loss_are_noticed_by_what_they_guard() {
         (Variant::Engine(Broken::ListTwice), "archived twice"),
         (Variant::Engine(Broken::LeaveBeforeListed), "is gone"),
         (Variant::Engine(Broken::FixedArchiveKey), "parquet is overwritten"),
+        (Variant::Engine(Broken::PastStays), "archived twice"),
+        (Variant::Engine(Broken::PastForgotten), "is forgotten"),
     ];
     let missed: Vec<_> = harm.into_iter().filter(|(v, what)| v.caught_as(what, 1, SEEDS).is_none()).collect();
     assert!(missed.is_empty(), "not noticed: {missed:?}");

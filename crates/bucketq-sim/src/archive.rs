@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bucketq::QueueFile;
 use bucketq::archive::decode;
 use bucketq::error::{Code, Error, Kind, Result};
 use bucketq::job::{Backoff, Job};
 use bucketq::life::{Archived, Life};
 use bucketq::policy::Changes;
+use bucketq::{JobId, QueueFile};
 use bytes::Bytes;
 
 use crate::check::Jobs;
@@ -53,8 +53,10 @@ pub struct Whole {
     pub jobs: Jobs,
     /// Keys of the listed objects.
     pub listed: BTreeSet<String>,
-    /// The jobs that are in the archive.
-    pub left: BTreeSet<bucketq::JobId>,
+    /// The jobs that are in the archive only.
+    pub left: BTreeSet<JobId>,
+    /// The lives there are of each job, in the file or in the archive.
+    pub lives: BTreeMap<JobId, BTreeSet<u32>>,
     /// What is wrong with it.
     pub bad: Vec<String>,
 }
@@ -69,8 +71,17 @@ pub async fn whole(
     read: &mut Read,
 ) -> Result<Whole> {
     let jobs = replay::list_all(file).await?;
-    let mut out = Whole { jobs, listed: BTreeSet::new(), left: BTreeSet::new(), bad: vec![] };
+    let lives = jobs.values().map(|job| (job.id, [job.run].into())).collect();
+    let mut out = Whole { jobs, listed: BTreeSet::new(), left: BTreeSet::new(), lives, bad: vec![] };
     let mut seen = BTreeSet::new();
+    // Those of jobs that went on: whoever finished is among the jobs.
+    for life in here(file).await? {
+        if out.jobs.get(&life.id).is_none_or(|job| job.seq != life.seq) {
+            seen.insert((life.id, life.seq));
+            out.lives.entry(life.id).or_default().insert(life.run);
+        }
+    }
+    let in_file: BTreeSet<JobId> = out.jobs.keys().copied().collect();
     for listed in file.archives(None, 0).await?.objects {
         let lives = match look(&listed, &object, read) {
             Ok(lives) => lives,
@@ -88,14 +99,38 @@ pub async fn whole(
                 out.bad
                     .push(format!("G6: life {} of {} is archived and still in the file", life.run, life.id));
             }
+            out.lives.entry(life.id).or_default().insert(life.run);
+            if in_file.contains(&life.id) {
+                continue;
+            }
             out.left.insert(life.id);
-        }
-        for life in lives {
-            out.jobs.entry(life.id).or_insert_with(|| job_of(life));
+            let newest = out.jobs.entry(life.id).or_insert_with(|| job_of(life));
+            if newest.seq < life.seq {
+                *newest = job_of(life);
+            }
         }
         out.listed.insert(listed.key);
     }
+    for (id, runs) in &out.lives {
+        // Earlier ones may have ended before there was an archive.
+        if let (Some(first), Some(last)) = (runs.first(), runs.last())
+            && runs.len() as u32 != last - first + 1
+        {
+            out.bad.push(format!("G6: of the lives of {id} there are {runs:?} only"));
+        }
+    }
     Ok(out)
+}
+
+/// The finished lives that are in the file.
+async fn here(file: &QueueFile) -> Result<Vec<Life>> {
+    let (mut lives, mut after) = (vec![], 0);
+    loop {
+        let page = file.lives(None, after, u64::MAX, 1_000).await?.lives;
+        let Some(last) = page.last() else { return Ok(lives) };
+        after = last.finish_seq;
+        lives.extend(page);
+    }
 }
 
 fn look<'a>(

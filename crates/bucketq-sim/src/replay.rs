@@ -28,6 +28,7 @@ use crate::node::NAME;
 use crate::ops::{any, enqueued, finishes, parts, purges, takes_away};
 use crate::policies::{Kept, due_of};
 use crate::rng::{Rng, SimEntropy};
+use crate::workload::QUEUES;
 use crate::world::World;
 
 /// The bucket as it stood at one commit after the other. Nothing can be written.
@@ -137,7 +138,7 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
     let env = Env::new(clock, Arc::new(SimEntropy::new(Rng::new(1), 0)));
     let options = Options { create: false, max_skew: None, ..world.plan.options.clone() };
     let mut bad = Vec::new();
-    let (mut before, mut was_paused) = (Jobs::new(), BTreeSet::new());
+    let (mut before, mut was_paused, mut archived) = (Jobs::new(), BTreeSet::new(), BTreeSet::new());
     let mut file: Option<QueueFile> = None;
     let mut kept = Kept::default();
     let mut read = archive::Read::new();
@@ -157,7 +158,9 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
         let object = |key: &str| museum.ever.get(key).cloned();
         match archive::whole(handle, object, &mut read).await {
             Ok(whole) => {
+                forgotten(seq, &before, &whole, &archived, &mut bad);
                 bad.extend(whole.bad.into_iter().map(|what| format!("commit {seq}: {what}")));
+                archived = with_archive(handle).await;
                 let jobs = whole.jobs;
                 from_paused(history, seq, &jobs, &was_paused, &paused, &mut bad);
                 was_paused = paused;
@@ -187,6 +190,35 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
 async fn paused(file: &QueueFile) -> BTreeSet<String> {
     let Ok(Answer::Queues(queues)) = file.ask(Query::Queues, None).await else { return BTreeSet::new() };
     queues.into_iter().filter(|q| q.paused).map(|q| q.name).collect()
+}
+
+/// The queues that have an archive.
+async fn with_archive(file: &QueueFile) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for name in QUEUES {
+        if let Ok(queue) = file.queue(name)
+            && queue.policy().await.is_ok_and(|policy| policy.archive)
+        {
+            found.insert(name.to_owned());
+        }
+    }
+    found
+}
+
+/// A life ends when its job begins another one, and is history from then on.
+fn forgotten(
+    seq: u64,
+    before: &Jobs,
+    now: &archive::Whole,
+    archived: &BTreeSet<String>,
+    bad: &mut Vec<String>,
+) {
+    for job in before.values().filter(|job| archived.contains(&job.queue)) {
+        let goes_on = now.jobs.get(&job.id).is_some_and(|now| now.seq > job.seq && now.run > job.run);
+        if goes_on && !now.lives.get(&job.id).is_some_and(|lives| lives.contains(&job.run)) {
+            bad.push(format!("G6: life {} of {} is forgotten in commit {seq}", job.run, job.id));
+        }
+    }
 }
 
 /// Claims get nothing of a queue that is paused before and after their commit, unless it was resumed in between.

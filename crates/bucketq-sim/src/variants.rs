@@ -237,7 +237,7 @@ fn far_clocks(plan: &mut Plan) {
 
 /// Every rule the engine can break.
 #[cfg(feature = "broken")]
-const ENGINE: [bucketq::broken::Broken; 36] = {
+const ENGINE: [bucketq::broken::Broken; 38] = {
     use bucketq::broken::Broken as B;
     [
         B::TimeoutIsFailure,
@@ -276,6 +276,8 @@ const ENGINE: [bucketq::broken::Broken; 36] = {
         B::ListTwice,
         B::LeaveBeforeListed,
         B::FixedArchiveKey,
+        B::PastStays,
+        B::PastForgotten,
     ]
 };
 
@@ -297,16 +299,23 @@ fn engine(broken: bucketq::broken::Broken, plan: &mut Plan) {
             plan.large = 2;
             plan.options.tail = 2 * 1024;
         }
-        Broken::CollectWithoutFloor
-        | Broken::ReferBelowFloor
-        | Broken::FloorBeforeStored
-        | Broken::FloorNewerThanReferences => frantic(plan),
+        // Who refers to an object must stand still between its upload and its commit while others collect.
+        Broken::ReferBelowFloor => {
+            frantic(plan);
+            plan.trouble_ms = 4_000;
+            plan.options.grace = std::time::Duration::from_secs(8);
+        }
+        Broken::CollectWithoutFloor | Broken::FloorBeforeStored | Broken::FloorNewerThanReferences => {
+            frantic(plan)
+        }
         Broken::CollectWithoutList
         | Broken::ListBelowFloor
         | Broken::ListBeforeUpload
         | Broken::ListTwice
         | Broken::LeaveBeforeListed
-        | Broken::FixedArchiveKey => archives(plan),
+        | Broken::FixedArchiveKey
+        | Broken::PastStays
+        | Broken::PastForgotten => archives(plan),
         // The first copy must land between the look and the resend.
         Broken::ConflictIsFailure => {
             plan.favour = Some(Fate::Late);

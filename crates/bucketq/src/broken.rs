@@ -84,6 +84,10 @@ pub enum Broken {
     LeaveBeforeListed,
     /// P12: archive keys carry no random part.
     FixedArchiveKey,
+    /// A life whose job went on is archived, and now and then kept aside still.
+    PastStays,
+    /// A life whose job went on is not kept aside for the archive.
+    PastForgotten,
     /// SQLite keeps its page cache over pages changed beneath it.
     NoResetCache,
 }

@@ -40,12 +40,23 @@ pub struct Archived {
     pub listed_ms: i64,
 }
 
-/// The jobs of one end that leave, from the oldest to this place.
+/// What leaves the queue file in an order of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Jobs that are done or cancelled, by `finish_seq`.
+    Well,
+    /// Dead jobs, by `finish_seq`.
+    Dead,
+    /// Lives whose job went on, by `seq` of its next life.
+    Past,
+}
+
+/// The lives of one kind that leave, from the oldest to this place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Dead ones; otherwise those that are done or cancelled.
-    pub dead: bool,
-    /// `finish_seq` of the last.
+    /// Which.
+    pub kind: Kind,
+    /// The place of the last.
     pub until: u64,
     /// How many there are.
     pub jobs: u64,
@@ -60,7 +71,7 @@ pub struct Listing {
     pub object: Archived,
     /// Where its jobs stand.
     pub parts: Vec<Part>,
-    /// How many of them are done, dead and cancelled.
+    /// How many of the jobs among them are done, dead and cancelled.
     pub counts: [u64; 3],
 }
 

@@ -13,10 +13,11 @@ use super::keep::{End, by_end};
 use super::names::NOBODY;
 use super::row::{BODY, INLINE, NO_TOKEN, attempt, state};
 use super::{Db, Limits, Moment, Turn};
+use crate::broken::Broken;
 use crate::error::{Code, Error, Result};
 use crate::event::Happened;
 use crate::job::{JobId, State};
-use crate::life::{Archived, Life, Listing, Part};
+use crate::life::{Archived, Kind, Life, Listing, Part};
 
 /// The columns of a life, in the order [`Turn::life`] reads them.
 macro_rules! life_columns {
@@ -50,7 +51,16 @@ pub(super) const ANY_TOO_OLD: &str =
 /// Entries whose objects nobody looks for any more.
 pub(super) const FORGET: &str = "DELETE FROM archives WHERE dropped_seq < ?1";
 
-/// Jobs of one queue that are to leave.
+/// How many of a kind there are up to a place.
+const fn count_until(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Well => End::Well.pick(COUNT_UNTIL),
+        Kind::Dead => End::Dead.pick(COUNT_UNTIL),
+        Kind::Past => super::past::COUNT_UNTIL,
+    }
+}
+
+/// Lives of one queue that are to leave.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leaving {
     /// `queues.id`.
@@ -59,6 +69,8 @@ pub struct Leaving {
     pub lives: Vec<Life>,
     /// Where they stand.
     pub parts: Vec<Part>,
+    /// How many of the jobs among them are done, dead and cancelled.
+    pub counts: [u64; 3],
 }
 
 /// What there is to do for the archive.
@@ -119,8 +131,7 @@ impl Db {
     /// The listing with what is left of its jobs, if none are; only for a rule broken on purpose, so never in what ships.
     pub(crate) fn as_if_there(&mut self, listing: &Listing) -> Option<Listing> {
         let there = listing.parts.iter().any(|part| {
-            let end = if part.dead { End::Dead } else { End::Well };
-            let mut stmt = self.conn.prepare_cached(end.pick(COUNT_UNTIL)).ok();
+            let mut stmt = self.conn.prepare_cached(count_until(part.kind)).ok();
             let count = stmt
                 .as_mut()
                 .map(|s| s.query_row(params![listing.queue, part.until as i64], |row| row.get::<_, i64>(0)));
@@ -150,7 +161,10 @@ impl Turn<'_> {
             if policy.archive && End::BOTH.into_iter().any(|end| self.over_kept(line, end) >= enough) {
                 return Ok(Due::Jobs);
             }
-            if policy.archive && thorough && self.overdue(line, every_ms)? {
+            if policy.archive
+                && thorough
+                && (self.nth_past(queue, enough - 1)?.is_some() || self.overdue(line, every_ms)?)
+            {
                 return Ok(Due::Jobs);
             }
             if let Some(age) = policy.archive_ms.filter(|_| thorough) {
@@ -166,6 +180,8 @@ impl Turn<'_> {
         let (queue, policy) = (self.line(line).id, Arc::clone(&self.line(line).policy));
         let listed: Option<i64> =
             self.conn.prepare_cached(NEWEST_LISTED)?.query_row([queue], |row| row.get(0))?;
+        let waits =
+            |since: i64| self.now_ms >= since && self.now_ms - since.max(listed.unwrap_or(0)) >= every_ms;
         for end in End::BOTH {
             let nth = |n: i64| -> Try<Option<i64>> {
                 let mut stmt = self.conn.prepare_cached(end.pick(NTH))?;
@@ -176,24 +192,36 @@ impl Turn<'_> {
             let by_age = policy.keep_ms.map(|age| oldest.saturating_add(age));
             let by_number = nth(policy.keep as i64)?;
             let Some(since) = [by_age, by_number].into_iter().flatten().min() else { continue };
-            if self.now_ms >= since && self.now_ms - since.max(listed.unwrap_or(0)) >= every_ms {
+            if waits(since) {
                 return Ok(true);
             }
         }
-        Ok(false)
+        Ok(self.nth_past(queue, 0)?.is_some_and(waits))
     }
 
     fn leaving(&mut self, most: u32, bytes: usize, gone: Option<&Listing>) -> Try<Option<Leaving>> {
-        let mut lines: Vec<usize> = self.all_lines()?.filter(|l| self.line(*l).policy.archive).collect();
-        lines.sort_by_key(|l| -End::BOTH.into_iter().map(|end| self.over_kept(*l, end)).max().unwrap_or(0));
-        for line in lines {
-            let mut leaving = Leaving { queue: self.line(line).id, lives: vec![], parts: vec![] };
+        let mut lines = vec![];
+        for line in self.all_lines()?.filter(|l| self.line(*l).policy.archive).collect::<Vec<_>>() {
+            let past: i64 = self
+                .conn
+                .prepare_cached(super::past::COUNT_UNTIL)?
+                .query_row([self.line(line).id, i64::MAX], |row| row.get(0))?;
+            lines.push((
+                End::BOTH.map(|end| self.over_kept(line, end)).into_iter().fold(past, i64::max),
+                line,
+            ));
+        }
+        lines.sort_by_key(|(most, _)| -most);
+        for (_, line) in lines {
+            let mut leaving =
+                Leaving { queue: self.line(line).id, lives: vec![], parts: vec![], counts: [0; 3] };
             let mut room = bytes;
             let gone = gone.filter(|listing| listing.queue == leaving.queue);
+            let gone = |kind| gone.and_then(|l| l.parts.iter().find(|part| part.kind == kind));
             for end in End::BOTH {
-                let gone = gone.and_then(|l| l.parts.iter().find(|part| part.dead == (end == End::Dead)));
-                self.leave(line, end, most, &mut room, gone, &mut leaving)?;
+                self.leave(line, end, most, &mut room, gone(end.kind()), &mut leaving)?;
             }
+            self.leave_past(line, most, &mut room, gone(Kind::Past), &mut leaving)?;
             if !leaving.lives.is_empty() {
                 leaving.lives.sort_unstable_by_key(|life| life.finish_seq);
                 return Ok(Some(leaving));
@@ -220,7 +248,7 @@ impl Turn<'_> {
         if limit <= 0 || *room == 0 {
             return Ok(());
         }
-        let mut part = Part { dead: end == End::Dead, until: 0, jobs: 0 };
+        let mut part = Part { kind: end.kind(), until: 0, jobs: 0 };
         let mut stmt = self.conn.prepare_cached(end.pick(FINISHED))?;
         let mut rows = stmt.query(params![self.line(line).id, after, i64::MAX, limit])?;
         while let Some(row) = rows.next()? {
@@ -231,6 +259,11 @@ impl Turn<'_> {
             let one = self.life(row, line, policy.archive_payloads)?;
             part = Part { until: one.finish_seq, jobs: part.jobs + 1, ..part };
             *room = room.saturating_sub(one.size());
+            match one.state {
+                State::Dead => leaving.counts[1] += 1,
+                State::Cancelled => leaving.counts[2] += 1,
+                _ => leaving.counts[0] += 1,
+            }
             leaving.lives.push(one);
         }
         if part.jobs > 0 {
@@ -240,7 +273,7 @@ impl Turn<'_> {
     }
 
     /// The life in a row of [`life_columns`].
-    fn life(&mut self, row: &Row<'_>, line: usize, payloads: bool) -> Try<Life> {
+    pub fn life(&mut self, row: &Row<'_>, line: usize, payloads: bool) -> Try<Life> {
         let state = state(row.get(4)?)?;
         let (run, seq): (u32, i64) = (row.get(2)?, row.get(14)?);
         let claimed = row.get::<_, [u8; 16]>(16)? != NO_TOKEN;
@@ -316,12 +349,11 @@ impl Turn<'_> {
         if object.seq < floor {
             return refused("the floor has passed it");
         }
-        let end = |part: &Part| if part.dead { End::Dead } else { End::Well };
         for part in &listing.parts {
-            // What finishes later stands behind: so many up to there means that they are the same.
+            // What comes later stands behind: so many up to there means that they are the same.
             let there: i64 = self
                 .conn
-                .prepare_cached(end(part).pick(COUNT_UNTIL))?
+                .prepare_cached(count_until(part.kind))?
                 .query_row(params![listing.queue, part.until as i64], |row| row.get(0))?;
             if there as u64 != part.jobs {
                 return refused("its jobs have left, or were requeued or purged");
@@ -361,8 +393,15 @@ impl Turn<'_> {
         let line = self.line_of(listing.queue)?;
         for part in &listing.parts {
             let until = part.until as i64;
-            let end = if part.dead { End::Dead } else { End::Well };
-            self.drop_until(listing.queue, end, until)?;
+            match part.kind {
+                Kind::Well => self.drop_until(listing.queue, End::Well, until)?,
+                Kind::Dead => self.drop_until(listing.queue, End::Dead, until)?,
+                // Not always, or the archive would never come to an end.
+                Kind::Past if self.is_broken(Broken::PastStays) && self.commit_seq.is_multiple_of(2) => {}
+                Kind::Past => {
+                    self.conn.prepare_cached(super::past::DROP)?.execute([listing.queue, until])?;
+                }
+            }
         }
         let marks = self.marks(line);
         for (state, n) in [State::Done, State::Dead, State::Cancelled].into_iter().zip(listing.counts) {
@@ -419,6 +458,7 @@ impl Turn<'_> {
                     lives.push(self.life(row, line, payloads)?);
                 }
             }
+            lives.extend(self.finished_past(line, place(after), place(until), limit)?);
         }
         lives.sort_unstable_by_key(|life| life.finish_seq);
         lives.truncate(limit as usize);

@@ -11,6 +11,7 @@ use super::Turn;
 use super::fault::Try;
 use super::row::state;
 use crate::job::State;
+use crate::life::Kind;
 
 /// Most jobs one finish deletes.
 const BATCH: i64 = 128;
@@ -26,6 +27,14 @@ pub(super) enum End {
 
 impl End {
     pub const BOTH: [Self; 2] = [Self::Well, Self::Dead];
+
+    /// What leaves of it.
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::Well => Kind::Well,
+            Self::Dead => Kind::Dead,
+        }
+    }
 
     /// The statement for this end.
     pub const fn pick<T: Copy>(self, statements: [T; 2]) -> T {

@@ -10,6 +10,7 @@ use super::keep::Leaving;
 use super::names::NOBODY;
 use super::queues::{FIRST_TURN, Gate};
 use super::row::{NO_TOKEN, Slot, UNTRIED, attempt};
+use crate::broken::Broken;
 use crate::error::{Code, Error};
 use crate::event::{At, Happened};
 use crate::job::{Ended, JobId, State};
@@ -99,7 +100,12 @@ impl Turn<'_> {
         let held = self.is_held(line, slot.group.as_deref())?;
         let turn = if held { FIRST_TURN } else { self.next_turn(line, slot.group.as_deref()) };
         let bounded = self.line(line).policy.overflow == Overflow::DropOldest;
+        let archived = self.line(slot.line).policy.archive && !self.is_broken(Broken::PastForgotten);
+        let aside = archived.then(|| self.end_of(slot));
         let seq = self.next_seq();
+        if let Some(end) = aside {
+            self.keep_past(slot, end, seq)?;
+        }
         let run = slot.run.saturating_add(1);
         self.conn
             .prepare_cached(

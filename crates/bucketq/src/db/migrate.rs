@@ -15,6 +15,7 @@ const STEPS: &[&str] = &[concat!(
     include_str!("schema/2_policies.sql"),
     include_str!("schema/2_archive.sql"),
     include_str!("schema/2_dedup.sql"),
+    include_str!("schema/2_past.sql"),
 )];
 
 /// `PRAGMA user_version` of a queue file that this library writes.

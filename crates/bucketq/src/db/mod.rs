@@ -18,6 +18,7 @@ mod list;
 mod manage;
 mod migrate;
 mod names;
+mod past;
 mod policy;
 mod queues;
 mod read;

@@ -49,6 +49,10 @@ impl Turn<'_> {
             .execute(params![id, text])?;
         self.set_policy(line, Arc::clone(&new));
         self.marks(line).aged_ms = [i64::MIN; 2];
+        if old.archive && !new.archive {
+            // What waits for the archive waits for nothing any more.
+            self.conn.prepare_cached(super::past::DROP)?.execute([id, i64::MAX])?;
+        }
         let bounds = |policy: &Policy| policy.overflow == Overflow::DropOldest;
         if bounds(&old) != bounds(&new) {
             self.conn

@@ -97,10 +97,17 @@ const RULES: &[(&str, &str)] = &[
     ),
     (
         "jobs finish one after the other",
-        "SELECT 'job ' || seq FROM jobs j JOIN (SELECT finish_seq AS place FROM jobs WHERE state >= 5
-           GROUP BY finish_seq HAVING count(*) > 1) ON place = finish_seq
+        "WITH ended AS (SELECT seq, finish_seq, ends_ms FROM jobs WHERE state >= 5
+           UNION ALL SELECT seq, finish_seq, ends_ms FROM past)
+         SELECT 'job ' || max(seq) FROM ended GROUP BY finish_seq HAVING count(*) > 1
          UNION ALL SELECT 'job ' || seq FROM (SELECT seq, ends_ms, max(ends_ms) OVER (ORDER BY finish_seq) AS before
-           FROM jobs WHERE state >= 5) WHERE ends_ms < before",
+           FROM ended) WHERE ends_ms < before",
+    ),
+    (
+        "a past life has a queue, an end, and a job that went on",
+        "SELECT 'past life at ' || place FROM past p WHERE queue NOT IN (SELECT id FROM queues)
+           OR state NOT BETWEEN 5 AND 7 OR worker NOT IN (SELECT id FROM names) OR seq >= place
+           OR run >= (SELECT run FROM jobs j WHERE j.id = p.id AND j.seq >= p.place)",
     ),
     (
         "an archive object has a queue, and jobs that finished in its range",
@@ -117,6 +124,7 @@ const RULES: &[(&str, &str)] = &[
 
 /// Everything that speaks of a commit, and of which.
 const OF_COMMITS: &str = "SELECT 'job ' || seq AS what, max(seq >> 24, fence, finish_seq >> 24) AS commit_seq FROM jobs
+     UNION ALL SELECT 'past life at ' || place, max(place >> 24, fence, finish_seq >> 24) FROM past
      UNION ALL SELECT 'key ' || key, seq >> 24 FROM dedup
      UNION ALL SELECT 'archive object ' || id, max(seq, last_seq >> 24, listed_seq, ifnull(dropped_seq, 0)) FROM archives";
 

@@ -16,7 +16,6 @@ use crate::db::{Db, Due, Leaving, Moment};
 use crate::door::{Done, Mail, Pass, Slot, Wait, Work};
 use crate::error::{Code, Error, Result};
 use crate::gc::{self, Kept};
-use crate::job::State;
 use crate::keys;
 use crate::life::{Archived, Listing};
 use crate::metrics::Counters;
@@ -339,7 +338,6 @@ impl Reading {
 
     fn listing(&self, leaving: Leaving, body: &[u8]) -> Listing {
         let lives = &leaving.lives;
-        let of = |state| lives.iter().filter(|l| l.state == state).count() as u64;
         let (first, last) = (lives.first(), lives.last());
         let mut file = [0; 4];
         file.copy_from_slice(&self.file_id[..4]);
@@ -361,7 +359,7 @@ impl Reading {
                 listed_seq: 0,
                 listed_ms: 0,
             },
-            counts: [of(State::Done), of(State::Dead), of(State::Cancelled)],
+            counts: leaving.counts,
             parts: leaving.parts,
         }
     }
