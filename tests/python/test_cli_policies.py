@@ -236,7 +236,9 @@ def test_an_enqueue_says_what_it_made_room_for(q):
     first = q("enqueue", "q", "1", "--at", "2099-01-01", "--header", "a=b=c", "--backoff", "fixed 5s").strip()
     (told,) = q.json("show", first)
     assert (told["headers"], told["backoff"]["kind"], told["state"]) == ({"a": "b=c"}, "fixed", "scheduled")
+    assert "dropped" not in q("stats")
     assert q.json("enqueue", "q", "2")[0]["dropped"] == [first]
+    assert "dropped" in q("stats"), "a column of its own, once there is something to tell"
     own = "0192f0c1-0000-7000-8000-000000000000"
     assert q("enqueue", "q", "3", "--id", own).strip() == own
     assert "dropped" in q.err

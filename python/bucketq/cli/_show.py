@@ -98,8 +98,9 @@ def table(
 
 
 def queues(infos: Iterable[QueueInfo], *, width: int) -> Table:
-    """One line a queue."""
-    rows: list[list[Text]] = []
+    """One line a queue; how many were dropped, where any were."""
+    infos, rows = list(infos), list[list[Text]]()
+    drops = any(info.dropped for info in infos)
     for info in infos:
         name = Text(info.name)
         if info.draining:
@@ -109,10 +110,10 @@ def queues(infos: Iterable[QueueInfo], *, width: int) -> Table:
         counts = [
             Text(f"{info.counts[one]:,}", style=COLOURS[one] if info.counts[one] else "dim") for one in STATES
         ]
-        rows.append(
-            [name, *counts, Text("" if info.oldest_ready is None else span(info.oldest_ready, short=True))]
-        )
-    head = ["queue", *STATES, "waiting"]
+        dropped = [Text(f"{info.dropped:,}", style="yellow" if info.dropped else "dim")] if drops else []
+        waits = Text("" if info.oldest_ready is None else span(info.oldest_ready, short=True))
+        rows.append([name, *counts, *dropped, waits])
+    head = ["queue", *STATES, *(["dropped"] if drops else []), "waiting"]
     return table(head, rows, width=width, right=head[1:], give="queue")
 
 
