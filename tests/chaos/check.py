@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 # What is answered so surely did not happen. Everything else that is no success may have.
-SURELY_NOT = {"Invalid", "NotFound", "LeaseLost", "Contended", "Unavailable", "Full", "QueueFull"}
+SURELY_NOT = {"Invalid", "NotFound", "LeaseLost", "Contended", "Unavailable", "Full", "QueueFull", "Diverged"}
 DONE, DEAD, CANCELLED = 5, 6, 7
 ENDS = {"ack": DONE, "reject": DEAD, "cancel": CANCELLED}
 NACKED = 2
@@ -32,6 +32,8 @@ class Call:
     facts: dict[str, Any]
     answered: int | None = None
     answer: dict[str, Any] = field(default_factory=dict)
+    # In Local mode: when the directory had it. None too once it is being dropped.
+    kept: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -66,16 +68,21 @@ class Diaries:
     held: dict[tuple[str, str, int], int] = field(default_factory=dict)
     dropped: dict[tuple[str, str, int], int] = field(default_factory=dict)
     codes: Counter[str] = field(default_factory=Counter)
+    # By seat of Local mode, what is not known to be published or dropped.
+    pending: defaultdict[str, list[Call]] = field(default_factory=lambda: defaultdict(list))
 
     @classmethod
     def read(cls, folder: Path) -> Diaries:
         all_of_them = cls()
-        for path in sorted(folder.glob("*.jsonl")):
+        # The lives of a seat one after the other: what is pending in Local mode outlives each of them.
+        lives = sorted((path.stem.rpartition("-") + (path,) for path in folder.glob("*.jsonl")), key=life_of)
+        for _, _, _, path in lives:
             all_of_them.add(path.stem, path)
         return all_of_them
 
     def add(self, process: str, path: Path) -> None:
         open_calls: dict[int, Call] = {}
+        pending = self.pending[process.rpartition("-")[0]]
         for line in path.read_text().splitlines():
             told = json.loads(line)
             match told["e"]:
@@ -83,10 +90,31 @@ class Diaries:
                     call = Call(process, told["op"], told["t"], told)
                     open_calls[told["n"]] = call
                     self.calls.append(call)
+                    if told.get("local"):
+                        pending.append(call)
                 case "ans":
                     call = open_calls[told["n"]]
                     call.answered, call.answer = told["t"], told
                     self.codes[told.get("code", "ok")] += 1
+                    if call.surely_not and call in pending:
+                        pending.remove(call)
+                case "loc":
+                    open_calls[told["n"]].kept = told["t"]
+                case "synced":
+                    self.codes["synced"] += 1
+                    for call in pending:
+                        # Asked for when the process was killed: nobody knows whether the directory had it.
+                        if call.kept is not None:
+                            call.answered, call.answer = told["t"], told | {"ok": True}
+                    pending.clear()
+                case "discarding":
+                    for call in pending:
+                        call.kept = None
+                case "discarded":
+                    self.codes["discarded"] += 1
+                    for call in pending:
+                        call.answered, call.answer = told["t"], {"err": "Diverged", "code": "discarded"}
+                    pending.clear()
                 case "up":
                     self.ups.append((process, open_calls[told["n"]].asked, told["seq"]))
                 case "held":
@@ -97,6 +125,11 @@ class Diaries:
                     self.codes[told["code"]] += 1
                 case "!":
                     self.complaints.append(f"{process}: {told['why']}")
+
+
+def life_of(parts: tuple[str, str, str, Path]) -> tuple[str, int]:
+    seat, _, life, _ = parts
+    return (seat, int(life))
 
 
 @dataclass
@@ -154,9 +187,8 @@ def check(diaries: Diaries, final: Image | None, images: list[tuple[Call, Image]
     found += leases(diaries)
     found += order(diaries)
     for call, image in images:
-        found += [
-            f"{line}, in an image of {call}" for line in promised(diaries, image, call.asked, last=False)
-        ]
+        told = kept(diaries, image, call) if call.op == "woke" else promised(diaries, image, call.asked, last=False)
+        found += [f"{line}, in an image of {call}" for line in told]
     if final is None:
         return [*found, "G5 the file could not be drained"]
     found += promised(diaries, final, None, last=True)
@@ -212,6 +244,35 @@ def promised(diaries: Diaries, image: Image, before: int | None, *, last: bool) 
                 yield f"G5 job {name} is still {job.state}"
             if job.state == DEAD and name not in rejected:
                 yield f"G5 job {name} is dead and nobody rejected it"
+
+
+def kept(diaries: Diaries, image: Image, woke: Call) -> Iterator[str]:
+    """What a directory of Local mode acknowledged before it was opened again is there, published or not."""
+    if image.sound != "ok":
+        yield f"G7 SQLite says {image.sound}"
+    yield from (f"G6 job {name} is there twice" for name in image.twice)
+    yield from (f"G2 {what} are counted wrongly" for what in image.miscounted)
+    for call in diaries.calls:
+        if not of_one_seat(call, woke) or call.kept is None or call.kept > woke.asked:
+            continue
+        job, word = image.jobs.get(call.facts.get("job", "")), call.facts.get("word", "")
+        match call.op:
+            case "enqueue":
+                there = all(name in image.jobs for name in call.facts["jobs"])
+            case "ack":
+                there = job is not None and job.state == DONE and word.encode() in job.result
+            case "nack":
+                there = job is not None and job.errors.count(word) == 1
+            case "reject" | "cancel":
+                there = job is not None and job.state == ENDS[call.op]
+            case _:
+                there = True
+        if not there:
+            yield f"G7 the directory had it and has it no more: {call}"
+
+
+def of_one_seat(one: Call, other: Call) -> bool:
+    return one.process.rpartition("-")[0] == other.process.rpartition("-")[0]
 
 
 def leases(diaries: Diaries) -> Iterator[str]:

@@ -8,6 +8,9 @@
 | `ans` | call `n` was answered: `ok`, or `err` with the kind and `code`; of a claim the jobs |
 | `held` | a job of a claim is surely still held at this time |
 | `up` | the queue file is open; `seq` is the newest commit it shows |
+| `loc` | in Local mode: the directory has call `n` |
+| `synced` | in Local mode: everything that the directory has is published, in commit `seq` |
+| `discarding`, `discarded` | in Local mode: what is not published is about to be dropped, is dropped |
 | `idle` | everything is answered, and nothing is asked any more |
 | `!` | something that must never happen |
 """

@@ -120,12 +120,12 @@ def clock(steps: Callable[[random.Random], float], least: float, most: float) ->
 
 
 async def fill_disk(run: Run, _: Seat, dice: random.Random) -> None:
-    """Of all who keep a cache."""
+    """Of all who keep a cache, and of who works in Local mode."""
     assert run.disk is not None
     filler = Path(run.disk) / "filler"
     with filler.open("wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(4096))
+        while file.write(bytes(4096)):
+            pass
     await asyncio.sleep(dice.uniform(0.5, 2))
     filler.unlink()
 

@@ -57,6 +57,7 @@ class Chain:
         self.ids: dict[int, str] = {}
         self.newest, self.newest_ms, self.seen = 0, 0, 0
         self.wrong: list[str] = []
+        self.bases: set[int] = set()
 
     async def watch(self) -> None:
         while True:
@@ -72,6 +73,7 @@ class Chain:
     def look(self, head: dict[str, Any], now_ms: int) -> None:
         self.seen += 1
         seq, at_ms = head["commit_seq"], head["commit_ms"]
+        self.bases.add(head["base"]["seq"])
         if seq < self.newest or at_ms < self.newest_ms:
             self.wrong.append(f"G7 commit {seq} of {at_ms} came after {self.newest} of {self.newest_ms}")
         self.newest, self.newest_ms = max(seq, self.newest), max(at_ms, self.newest_ms)

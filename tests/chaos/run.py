@@ -51,6 +51,7 @@ class Seat:
     number: int
     door: Door
     settings: dict[str, Any] = field(default_factory=dict)
+    face: str = "blocking"
     life: int = 0
     process: subprocess.Popen[bytes] | None = None
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -65,6 +66,8 @@ class Seat:
             "number": self.number,
             "life": self.life,
             "role": self.role,
+            "face": self.face,
+            "images": str(run.folder / "images"),
             "diary": str(run.folder / "diaries" / f"{self.name}-{self.life}.jsonl"),
             "idle": str(run.folder / "idle"),
             "broken": run.broken if self.rust else None,
@@ -135,14 +138,20 @@ class Run:
         self.wrong: list[str] = []
         self.not_run: dict[str, str] = {}
 
-    async def seat(self, name: str, role: str, *, rust: bool, cache: bool = False) -> Seat:
+    async def seat(
+        self, name: str, role: str, *, rust: bool, cache: bool = False, face: str = "blocking"
+    ) -> Seat:
         door = Door(name, self.server.port, self.dice)
         await door.start()
         self.doors.append(door)
         port = await self.network.way(name, door.port)
         seat = Seat(self, name, role, rust, len(self.seats), door, {"endpoint": f"http://127.0.0.1:{port}"})
-        if cache:
-            seat.settings |= {"cache": str((self.disk or self.folder) / name), "copy_interval": 0.2}
+        seat.face = face
+        place = (self.disk or self.folder) / name
+        if role == "local":
+            seat.settings |= {"cache": str(place)}
+        elif cache:
+            seat.settings |= {"cache": str(place), "cache_bytes": 2**20, "copy_interval": 0.2}
         seat.shift(0)
         return seat
 
@@ -192,11 +201,18 @@ class Run:
         assert setup.process is not None
         if await asyncio.to_thread(setup.process.wait, 60):
             raise SystemExit(f"the queue file cannot be made: {(self.folder / 'setup.err').read_text()}")
-        for number in range(3):
-            self.seats.append(await self.seat(f"rust{number}", "worker", rust=True, cache=number == 0))
-            self.seats.append(await self.seat(f"python{number}", "worker", rust=False, cache=number == 0))
-        self.seats.append(await self.seat("rust-janitor", "janitor", rust=True))
-        self.seats.append(await self.seat("python-janitor", "janitor", rust=False))
+        for number in range(2):
+            cache = number == 0
+            self.seats += [
+                await self.seat(f"rust{number}", "worker", rust=True, cache=cache),
+                await self.seat(f"python{number}", "worker", rust=False, cache=cache),
+                await self.seat(f"aio{number}", "worker", rust=False, face="aio"),
+            ]
+        self.seats += [
+            await self.seat("local0", "local", rust=False),
+            await self.seat("rust-janitor", "janitor", rust=True),
+            await self.seat("python-janitor", "janitor", rust=False),
+        ]
         for seat in self.seats:
             seat.start()
         bucket = Bucket(self.server.port, "chaos/jobs")
@@ -292,7 +308,7 @@ class Run:
         images = [
             (call, Image(Path(call.facts["path"])))
             for call in diaries.calls
-            if call.op == "witness" and call.ok and Path(call.facts["path"]).exists()
+            if call.op in ("witness", "woke") and call.ok and Path(call.facts["path"]).exists()
         ]
         wrong = self.wrong + self.chain.wrong
         wrong += check(diaries, Image(final) if final.exists() else None, images)
@@ -303,7 +319,13 @@ class Run:
             "asked": len(diaries.calls),
             "commits": self.chain.newest,
             "heads_seen": self.chain.seen,
-            "images": len(images),
+            "images": dict(Counter(call.op for call, _ in images)),
+            "ops_by_seat": dict(sorted(Counter(seat_kind(call) for call in diaries.calls if call.ok).items())),
+            "local": {word: diaries.codes[word] for word in ("synced", "discarded")},
+            "housekeeping": dict(
+                Counter(c.op for c in diaries.calls if c.ok and c.op in ("check", "collect", "export", "settle"))
+            )
+            | {"bases": len(self.chain.bases)},
             "wrong_clocks": sorted(shifted),
             "processes": sum(seat.life for seat in self.seats),
             "faults": dict(sorted(kinds.items())),
@@ -313,6 +335,10 @@ class Run:
             "violations": len(wrong),
             "wrong": wrong,
         }
+
+
+def seat_kind(call: Call) -> str:
+    return call.process.rpartition("-")[0].rstrip("0123456789")
 
 
 def wrong_clock(call: Call) -> bool:
@@ -351,7 +377,7 @@ def faketime() -> str:
 def mount(place: Path) -> Path | None:
     """A disk so small that it can be filled."""
     place.mkdir()
-    tried = ["mount", "-t", "tmpfs", "-o", "size=8m", "bucketq-chaos", str(place)]
+    tried = ["mount", "-t", "tmpfs", "-o", "size=48m", "bucketq-chaos", str(place)]
     with suppress(OSError):
         if subprocess.run(tried, check=False, capture_output=True).returncode == 0:
             return place

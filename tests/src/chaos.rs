@@ -46,13 +46,7 @@ impl Orders {
         let told: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
         let word = |name: &str| told[name].as_str().map(str::to_owned).ok_or(format!("no {name}"));
         let number = |name: &str| told[name].as_u64().ok_or(format!("no {name}"));
-        let mut options = Options::default();
-        for (name, value) in told["settings"].as_object().ok_or("no settings")? {
-            let setting = Setting::named(name).ok_or(format!("no setting {name}"))?;
-            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let set = setting.parse(&value).and_then(|value| setting.set(&mut options, value));
-            set.map_err(|e| e.to_string())?;
-        }
+        let mut options = options(&told["settings"])?;
         options.broken = match told["broken"].as_str() {
             None => None,
             Some("timeout_is_failure") => Some(Broken::TimeoutIsFailure),
@@ -69,6 +63,18 @@ impl Orders {
             idle: word("idle")?.into(),
         })
     }
+}
+
+/// Settings by name, as the processes in Python get them.
+pub(crate) fn options(settings: &Value) -> std::result::Result<Options, String> {
+    let mut options = Options::default();
+    for (name, value) in settings.as_object().ok_or("no settings")? {
+        let setting = Setting::named(name).ok_or(format!("no setting {name}"))?;
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let set = setting.parse(&value).and_then(|value| setting.set(&mut options, value));
+        set.map_err(|e| e.to_string())?;
+    }
+    Ok(options)
 }
 
 /// Do what the orders say, until killed.

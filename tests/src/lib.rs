@@ -10,6 +10,7 @@ pub mod ground;
 pub mod http;
 pub mod puppet;
 pub mod servers;
+pub mod soak;
 
 pub mod queue_db;
 

@@ -1,0 +1,83 @@
+"""Whether something that is sampled again and again has stopped growing.
+
+The samples of the time that counts are averaged in blocks, so that what swings with bases and collections counts once,
+and a line is laid through the blocks by least squares. What is measured is flat when both hold:
+
+- it is not certain that it grows by more than `CREEP` of its level in a day,
+- it is certain that it grew by no more than its tolerance in the time looked at: a measurement too noisy to have seen
+  growth proves nothing.
+
+Certain is 99.9 %. Dozens of things are judged in one run, and a run should fail by chance once in a few dozen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+BLOCKS = 12
+# Student's t for BLOCKS - 2 degrees of freedom, one side, 99.9 %.
+T = 4.144
+CREEP = 0.1
+HOUR, DAY = 3600.0, 86400.0
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Growth in the time looked at that would not be noticed: a share of the level, or so much if that is more."""
+
+    share: float
+    least: float
+
+
+@dataclass(frozen=True)
+class Trend:
+    level: float
+    slope: float
+    """A second."""
+    error: float
+    """Half of the interval in which the slope certainly is."""
+    seconds: float
+    tolerance: Tolerance
+
+    @property
+    def grows(self) -> bool:
+        """For certain, by more than it may in a day."""
+        return (self.slope - self.error) * DAY > CREEP * max(abs(self.level), self.tolerance.least)
+
+    @property
+    def vague(self) -> bool:
+        """It may have grown by more than the tolerance, and nobody can tell."""
+        most = max(self.tolerance.share * abs(self.level), self.tolerance.least)
+        return (self.slope + self.error) * self.seconds > most
+
+    @property
+    def flat(self) -> bool:
+        return not self.grows and not self.vague
+
+    @property
+    def per_hour(self) -> float:
+        return self.slope * HOUR
+
+    @property
+    def day_share(self) -> float:
+        """Growth in a day, as a share of the level."""
+        return self.slope * DAY / abs(self.level) if self.level else 0.0
+
+
+def trend(times: Sequence[float], values: Sequence[float], tolerance: Tolerance) -> Trend:
+    """The line through these samples."""
+    count = len(times)
+    if count < 2 * BLOCKS:
+        raise ValueError(f"{count} samples are too few for {BLOCKS} blocks")
+    edges = [count * block // BLOCKS for block in range(BLOCKS + 1)]
+    x = [sum(times[a:b]) / (b - a) for a, b in pairwise(edges)]
+    y = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    middle, level = sum(x) / BLOCKS, sum(y) / BLOCKS
+    spread = sum((at - middle) ** 2 for at in x)
+    slope = sum((at - middle) * (value - level) for at, value in zip(x, y, strict=True)) / spread
+    left = sum((value - level - slope * (at - middle)) ** 2 for at, value in zip(x, y, strict=True))
+    error = T * math.sqrt(left / (BLOCKS - 2) / spread)
+    return Trend(level, slope, error, times[-1] - times[0], tolerance)

@@ -1,0 +1,24 @@
+//! `soak ORDERS`: the Rust process of a soak, which `make soak` starts beside two in Python.
+
+use std::process::ExitCode;
+
+use bucketq_tests::soak::{Orders, work};
+
+fn main() -> ExitCode {
+    let orders = std::env::args().nth(1).unwrap_or_default();
+    let orders = match Orders::from_text(&orders) {
+        Ok(orders) => orders,
+        Err(wrong) => {
+            eprintln!("the orders are not as tests/chaos/soak.py writes them: {wrong}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    match runtime.expect("a runtime can be made").block_on(work(orders)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
