@@ -75,7 +75,7 @@ class Diaries:
     def read(cls, folder: Path) -> Diaries:
         all_of_them = cls()
         # The lives of a seat one after the other: what is pending in Local mode outlives each of them.
-        lives = sorted((path.stem.rpartition("-") + (path,) for path in folder.glob("*.jsonl")), key=life_of)
+        lives = sorted(((*path.stem.rpartition("-"), path) for path in folder.glob("*.jsonl")), key=life_of)
         for _, _, _, path in lives:
             all_of_them.add(path.stem, path)
         return all_of_them
@@ -187,7 +187,11 @@ def check(diaries: Diaries, final: Image | None, images: list[tuple[Call, Image]
     found += leases(diaries)
     found += order(diaries)
     for call, image in images:
-        told = kept(diaries, image, call) if call.op == "woke" else promised(diaries, image, call.asked, last=False)
+        told = (
+            kept(diaries, image, call)
+            if call.op == "woke"
+            else promised(diaries, image, call.asked, last=False)
+        )
         found += [f"{line}, in an image of {call}" for line in told]
     if final is None:
         return [*found, "G5 the file could not be drained"]

@@ -320,10 +320,14 @@ class Run:
             "commits": self.chain.newest,
             "heads_seen": self.chain.seen,
             "images": dict(Counter(call.op for call, _ in images)),
-            "ops_by_seat": dict(sorted(Counter(seat_kind(call) for call in diaries.calls if call.ok).items())),
+            "ops_by_seat": dict(
+                sorted(Counter(seat_kind(call) for call in diaries.calls if call.ok).items())
+            ),
             "local": {word: diaries.codes[word] for word in ("synced", "discarded")},
             "housekeeping": dict(
-                Counter(c.op for c in diaries.calls if c.ok and c.op in ("check", "collect", "export", "settle"))
+                Counter(
+                    c.op for c in diaries.calls if c.ok and c.op in ("check", "collect", "export", "settle")
+                )
             )
             | {"bases": len(self.chain.bases)},
             "wrong_clocks": sorted(shifted),

@@ -117,13 +117,15 @@ class Soak:
         self.rows: list[dict[str, float]] = []
         self.wrong: list[str] = []
         self.client: Any = None
-        grace = 86400.0 if arguments.broken == "collection" else self.beat
+        grace = max(self.beat, 5.0)
         self.settings: dict[str, Any] = {
             "region": "us-east-1",
             "access_key": USER,
             "secret_key": SECRET,
             "max_skew": 1.0,
-            "grace": grace,
+            # What is dropped may still be read by a call, so it stays at least as long as one takes.
+            "deadline": grace,
+            "grace": 86400.0 if arguments.broken == "collection" else grace,
             "archive_every": self.beat,
             # Bases are made and dropped many times in a run.
             "base_after": 128 * 1024,
@@ -213,7 +215,9 @@ class Soak:
             if number % 30 == 29:
                 print(
                     f"  {row['t']:6.0f} s: {row['jobs']:.0f} jobs, {row['puts']:.0f} PUTs, {row['pages']:.0f} pages, "
-                    + ", ".join(f"{name} {row[f'rss_mb_{name}']:.1f} MB" for name in ("rust", "python", "aio"))
+                    + ", ".join(
+                        f"{name} {row[f'rss_mb_{name}']:.1f} MB" for name in ("rust", "python", "aio")
+                    )
                     + f", {sum(row[f'objects_{kind}'] for kind in KINDS):.0f} objects",
                     flush=True,
                 )
@@ -266,6 +270,9 @@ class Soak:
             await asyncio.sleep(0.5)
         for one in self.processes:
             await one.tell("stop")
+            assert one.process is not None
+            assert one.process.stdin is not None
+            one.process.stdin.close()
         for one in self.processes:
             assert one.process is not None
             assert one.listening is not None
@@ -365,11 +372,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--rate", type=float, default=60, help="jobs a second, of all processes together")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
-    parser.add_argument("--broken", choices=[*BROKEN], help="take this away: the run fails if that is noticed not")
+    parser.add_argument(
+        "--broken", choices=[*BROKEN], help="take this away: the run fails if that is noticed not"
+    )
     parser.add_argument("--series", type=Path, help="write every sample to this file, a line of JSON each")
     arguments = parser.parse_args()
     what = f", without {arguments.broken}" if arguments.broken else ""
-    print(f"{arguments.seconds:.0f} s at {arguments.rate:.0f} jobs/s{what}, seed {arguments.seed}", flush=True)
+    print(
+        f"{arguments.seconds:.0f} s at {arguments.rate:.0f} jobs/s{what}, seed {arguments.seed}", flush=True
+    )
     with tempfile.TemporaryDirectory(prefix="bucketq-soak-") as folder:
         soak = Soak(arguments, Path(folder))
         asyncio.run(soak.go())
