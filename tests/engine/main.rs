@@ -10,6 +10,7 @@ mod faults;
 mod finished;
 mod finishes;
 mod handles;
+mod hostile;
 mod keeper;
 mod managing;
 mod processes;

@@ -3,12 +3,13 @@
 use std::fmt::Debug;
 
 use bucketq::head::{BaseRef, Head, SegmentRef};
+use bucketq::life::Life;
 use bucketq::pages::{Delta, Pages};
 use bucketq::record::Record;
 use bucketq::settings::SETTINGS;
 use bucketq::store::StoreUrl;
 use bucketq::wire::hash;
-use bucketq::{Error, Kind, Options, base, keys, segment};
+use bucketq::{Error, JobId, Kind, Options, State, archive, base, keys, segment};
 use bytes::Bytes;
 
 use super::Dice;
@@ -38,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "segment", seeds: segments, mend: seal, run: segment, bound: |len| 64 * len + 64 * 1024 },
     Target { name: "delta", seeds: deltas, mend: leave, run: delta, bound: |len| 64 * len + 12 * MIB },
     Target { name: "base", seeds: bases, mend: leave, run: base, bound: |len| 64 * len + 4 * MIB },
+    Target { name: "archive", seeds: archives, mend: leave, run: archive, bound: |len| 64 * len + 8 * MIB },
     Target { name: "key", seeds: key_texts, mend: leave, run: key, bound: |len| 16 * len + 4 * 1024 },
     Target { name: "url", seeds: urls, mend: leave, run: url, bound: |len| 64 * len + 16 * 1024 },
     Target { name: "setting", seeds: settings, mend: leave, run: setting, bound: |len| 64 * len + 64 * 1024 },
@@ -89,6 +91,36 @@ fn bases() -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = BASES.iter().map(|bytes| [&[1][..], bytes].concat()).collect();
     all.push([&[0][..], &[7; 2 * 4096]].concat());
     all
+}
+
+fn archives() -> Vec<Vec<u8>> {
+    let life = Life {
+        finish_seq: (9 << 24) + 4,
+        id: JobId::new(1_767_225_600_123, [7; 10]),
+        run: 0,
+        queue: "mail".into(),
+        group: None,
+        state: State::Done,
+        priority: 0,
+        attempts: 1,
+        max_attempts: 10,
+        worker: Some("w1".into()),
+        enqueued_ms: 1_767_225_600_001,
+        run_at_ms: 1_767_225_600_001,
+        first_claimed_ms: Some(1_767_225_602_004),
+        claimed_ms: Some(1_767_225_602_004),
+        finished_ms: 1_767_225_604_016,
+        seq: (2 << 24) + 1,
+        fence: Some(8),
+        payload_len: 5,
+        payload: Some(Bytes::from_static(b"hello")),
+        payload_type: Some("text/plain".into()),
+        result: None,
+        result_type: None,
+        last_error: None,
+    };
+    let lives: Vec<Life> = (0..50).map(|n| Life { finish_seq: life.finish_seq + n, ..life.clone() }).collect();
+    [0, 1, 50].map(|n| archive::encode(&lives[..n], &[7; 16], 9).expect("lives can be written")).to_vec()
 }
 
 fn texts(all: &[&str]) -> Vec<Vec<u8>> {
@@ -217,6 +249,10 @@ fn base(input: &[u8]) -> String {
     let Some((&codec, bytes)) = input.split_first() else { return "nothing".to_owned() };
     let r = BaseRef { seq: 1, rand: [0; 8], codec, len: bytes.len() as u64, hash: hash(bytes) };
     told(base::decode("a base", bytes, &r, PAGES))
+}
+
+fn archive(input: &[u8]) -> String {
+    told(archive::decode("an archive object", Bytes::copy_from_slice(input)))
 }
 
 fn key(input: &[u8]) -> String {
