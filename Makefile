@@ -16,7 +16,7 @@ INPUTS ?= 10000000
 VENV := .venv
 
 .PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-lifecycle bench-local bench-python lint fmt deny tools clean prereqs servers develop
-.PHONY: chaos fuzz supply bench-peers test-page fit-page wheel bench-contention bench-fit bench-spark
+.PHONY: chaos soak fuzz supply bench-peers test-page fit-page wheel bench-contention bench-fit bench-spark
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -60,9 +60,14 @@ crash: prereqs  ## Kill KILLS processes at work (default 400), in a directory an
 	$(CARGO) run --locked --bin crash -- --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 chaos: develop  ## Real processes, a real server and every fault there is, for SECS seconds (default 600); JSON on the last line
-	@.ci/tools minio toxiproxy || true
+	@.ci/tools minio toxiproxy faketime || true
 	$(CARGO) build --locked --bin chaos
 	$(VENV)/bin/python tests/chaos/run.py "$${CARGO_TARGET_DIR:-target}/debug/chaos" --seconds $(SECS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+soak: develop  ## Steady load for SECS seconds (default 1800): nothing may grow, not memory, file, bucket, requests or times; JSON on the last line
+	@.ci/tools minio || true
+	$(CARGO) build --locked --bin soak --bin counting
+	$(VENV)/bin/python tests/chaos/soak.py "$${CARGO_TARGET_DIR:-target}/debug" --seconds $(if $(filter file,$(origin SECS)),1800,$(SECS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 fuzz: prereqs  ## Give INPUTS inputs (default 10,000,000) to every decoder, URLs and settings; JSON on the last line
 	$(CARGO) run --locked --bin fuzz -- --inputs $(INPUTS) $(if $(SEED),--seed $(SEED)) $(ARGS)
