@@ -15,7 +15,11 @@ from typing import Any
 import bucketq
 from diary import Diary
 from faces import drive, pause, settled
-from task import PASSES, Task
+from task import PASSES as NETWORK
+from task import Task
+
+# A full disk too: once there is room everything goes on.
+PASSES = (*NETWORK, bucketq.QueueFull)
 
 
 class Local(Task):
@@ -38,15 +42,15 @@ class Local(Task):
         return answer if answer is not None else True
 
     async def round(self) -> None:
-        """From the newest state, some changes, and a sync."""
+        """From the newest state, some changes, and a sync. Short ones are published, long ones lose the race."""
         if not self.file.dirty:
             self.file.snapshot()
-        for _ in range(self.dice.randrange(1, 5)):
-            if self.dice.random() < 0.5:
+        for _ in range(self.dice.choice((1, 1, 1, 2, 4))):
+            if self.dice.random() < 0.6:
                 await self.enqueue()
             else:
                 await self.claim()
-        if self.dice.random() < 0.7:
+        if self.dice.random() < 0.9:
             self.publish()
 
     def publish(self) -> None:
