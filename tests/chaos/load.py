@@ -19,7 +19,7 @@ import bucketq
 from bucketq import New, aio
 from faces import drive, pause, settled
 
-PRODUCERS, WORKERS = 4, 3
+PRODUCERS, WORKERS = 6, 8
 LEASE = 30.0
 
 

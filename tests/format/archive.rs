@@ -96,6 +96,27 @@ fn what_is_no_archive_object_is_refused() -> Result<()> {
 }
 
 #[test]
+fn an_archive_object_with_any_byte_changed_is_read_or_refused_without_a_panic() -> Result<()> {
+    let bytes = encode(&lives(), &FILE, 77)?;
+    let mut refused = 0;
+    for at in 0..bytes.len() {
+        for with in [bytes[at] ^ 1, bytes[at] ^ 0x80, 0, 0xff] {
+            let mut changed = bytes.clone();
+            changed[at] = with;
+            if let Err(error) = decode("it", changed.into()) {
+                assert!(
+                    matches!(error.code(), Code::Corrupt | Code::TooNew),
+                    "byte {at} is {with}: {error:?}"
+                );
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > bytes.len() / 2, "most of it matters: {refused}");
+    Ok(())
+}
+
+#[test]
 fn the_documentation_has_every_column() {
     let docs = std::fs::read_to_string(here("../../docs/archive.md")).expect("docs/archive.md");
     let told: Vec<[&str; 3]> = docs

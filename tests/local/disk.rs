@@ -213,6 +213,31 @@ async fn a_full_disk_refuses_the_op_and_leaves_everything_as_it_was() -> Result<
 }
 
 #[tokio::test]
+async fn a_discard_that_meets_a_full_disk_is_finished_once_there_is_room() -> Result<()> {
+    let (ground, machine) = (Ground::memory(), Machine::new());
+    let disk = Told::new(&machine);
+    let file = disk.open(&machine, &ground).await?;
+    enqueue(&file, "mine").await?;
+    let other = durable(&ground).await?;
+    enqueue(&other, "theirs").await?;
+    other.close().await?;
+    assert_eq!(refused(file.sync().await).kind(), Kind::Diverged);
+    disk.room.store(0, Ordering::SeqCst);
+    assert_eq!(refused(file.snapshot(true).await).code(), Code::DiskFull);
+    assert_eq!(refused(file.snapshot(file.dirty()?.commits > 0).await).code(), Code::DiskFull, "still full");
+    disk.room.store(i64::MAX, Ordering::SeqCst);
+    // What most programs do: discard what is pending, and only then.
+    file.snapshot(file.dirty()?.commits > 0).await?;
+    assert_eq!(texts(&file).await?, ["theirs"]);
+    abandon(file).await?;
+    let file = disk.open(&machine, &ground).await?;
+    assert_eq!(texts(&file).await?, ["theirs"], "what was dropped does not come back");
+    enqueue(&file, "next").await?;
+    file.sync().await?;
+    file.close().await
+}
+
+#[tokio::test]
 async fn a_sync_of_the_disk_that_fails_puts_nothing_in_doubt_if_a_new_generation_can_be_made() -> Result<()> {
     let (ground, machine) = (Ground::memory(), Machine::new());
     let disk = Told::new(&machine);

@@ -6,6 +6,7 @@ import sqlite3
 
 import pytest
 
+import bucketq
 from command import EXITS, Command, on_a_terminal
 
 
@@ -111,3 +112,16 @@ def test_a_person_is_asked_before_a_restore(terminal, process):
     process("export", "jobs.sqlite")
     assert "nothing is changed" in terminal("restore", "jobs.sqlite", given="n\n", exits=1)
     assert "1 job restored" in terminal("restore", "jobs.sqlite", given="y\n")
+
+
+def test_what_a_job_says_cannot_steer_the_terminal(terminal, process):
+    """Neither its payload nor a header, its group, its worker or an error."""
+    title, clear = "\x1b]0;mine\x07", "\x1b[2J"
+    with bucketq.open(process.environ["BUCKETQ_URL"]) as file:
+        queue = file.queue("q")
+        id = queue.enqueue(f"payload {title}", headers={"from": f"header {title}"}, group=f"group {clear}").id
+        queue.claim_one(worker=f"worker {clear}").reject(f"error {title}")
+    for words in (["show", id], ["ls", "q", "-s", "dead"]):
+        said = terminal(*words)
+        assert "error" in said
+        assert [part for part in ("\x1b]0;", "\x07", clear) if part in said] == []

@@ -3,6 +3,7 @@
 import json
 import logging
 import sqlite3
+import stat
 import subprocess
 import sys
 
@@ -176,3 +177,11 @@ async def test_after_close_all_of_it_says_closed(memory, local):
         _ = file.dirty
     with pytest.raises(bucketq.Closed):
         await file.sync()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions of another kind")
+async def test_the_directory_is_its_owners_alone(memory, local):
+    """It holds payloads."""
+    async with await memory.open(**local()) as file:
+        await file.queue("q").enqueue("a secret of somebody")
+        assert stat.S_IMODE(file.directory.stat().st_mode) == 0o700

@@ -153,6 +153,14 @@ def test_a_secret_is_not_in_a_repr(server):
     assert server.settings["secret_key"] not in shown
 
 
+def test_a_secret_is_not_in_what_travels_to_spark():
+    from bucketq.spark._place import Place
+
+    place = Place.of("s3://bucket/jobs", {"access_key": "a", "secret_key": SECRET})
+    assert SECRET in str(place.settings)
+    assert SECRET not in repr(place)
+
+
 def shown(kind, default):
     """A default as the page has it."""
     match default:

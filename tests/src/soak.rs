@@ -18,8 +18,8 @@ use tokio::time::Instant;
 
 use crate::chaos::{Dice, options};
 
-const PRODUCERS: u64 = 4;
-const WORKERS: u64 = 3;
+const PRODUCERS: u64 = 6;
+const WORKERS: u64 = 8;
 const LEASE: Duration = Duration::from_secs(30);
 
 /// What the process is told at its start.
@@ -198,7 +198,8 @@ impl Load {
                 return;
             }
             let many = if self.dice.below(50) == 0 { 5 } else { 1 };
-            due = (due + period * many).max(self.env.monotonic().checked_sub(Duration::from_secs(5)).unwrap_or(due));
+            due = (due + period * many)
+                .max(self.env.monotonic().checked_sub(Duration::from_secs(5)).unwrap_or(due));
             let Ok(jobs) = (0..many).map(|_| self.job()).collect::<Result<Vec<_>>>() else { return };
             let told = self.asked("enqueue", self.queue.enqueue_many(jobs)).await;
             for one in told.unwrap_or_default() {

@@ -184,10 +184,12 @@ def fail(error: Error, *, as_json: bool) -> int:
     else:
         from rich.markup import escape
 
+        from bucketq.cli._show import safe
+
         notes: list[str] = getattr(error, "__notes__", [])
-        complain(f"{escape(error.message)} [dim]({error.code})[/]", then=advice(error))
+        complain(f"{escape(safe(error.message))} [dim]({error.code})[/]", then=advice(error))
         for note in notes:
-            err.print(f"       {escape(note)}", style="dim")
+            err.print(f"       {escape(safe(note))}", style="dim")
     return EXITS.get(kind, 1)
 
 

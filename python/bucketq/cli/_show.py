@@ -70,6 +70,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
+def safe(text: str) -> str:
+    """Text that somebody else wrote, without what would steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def state(job: JobInfo) -> Text:
     """The state in its colour; an expired lease says so."""
     return Text("expired" if job.expired else job.state, style=COLOURS[job.state])
@@ -102,7 +107,7 @@ def queues(infos: Iterable[QueueInfo], *, width: int) -> Table:
     infos, rows = list(infos), list[list[Text]]()
     drops = any(info.dropped for info in infos)
     for info in infos:
-        name = Text(info.name)
+        name = Text(safe(info.name))
         if info.draining:
             name = Text.assemble(("draining ", "yellow"), name)
         elif info.paused:
@@ -123,8 +128,8 @@ def jobs(infos: Iterable[JobInfo], *, with_queue: bool, width: int) -> Table:
     rows: list[list[Text]] = []
     for job in infos:
         tries = Text(f"{job.attempt}/{job.max_attempts}")
-        queue = [Text(job.queue)] if with_queue else []
-        gist_of_it = Text(gist(job, now).replace("\n", " "), style="dim")
+        queue = [Text(safe(job.queue))] if with_queue else []
+        gist_of_it = Text(safe(gist(job, now)).replace("\n", " "), style="dim")
         rows.append([Text(job.id), *queue, state(job), tries, Text(size(job.size)), gist_of_it])
     head = ["id", *(["queue"] if with_queue else []), "state", "try", "size", "what"]
     return table(head, rows, width=width, right=("try", "size"), give="queue" if with_queue else "what")
@@ -160,7 +165,7 @@ def detail(job: JobDetail) -> Table:
 
     def line(name: str, value: object) -> None:
         if value is not None and value != "":
-            result.add_row(name, value if isinstance(value, Text) else escape(str(value)))
+            result.add_row(name, value if isinstance(value, Text) else escape(safe(str(value))))
 
     line("id", job.id)
     line("queue", job.queue)
@@ -209,10 +214,7 @@ def preview(payload: bytes) -> Text:
     except UnicodeDecodeError:
         text = payload[: PREVIEW // 2].hex(" ")
     cut = len(text) > PREVIEW
-    safe = "".join(
-        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text[:PREVIEW]
-    )
-    return Text(safe + (" ..." if cut else ""), style="dim")
+    return Text(safe(text[:PREVIEW]) + (" ..." if cut else ""), style="dim")
 
 
 def plain(value: Any) -> Any:

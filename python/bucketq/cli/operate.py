@@ -68,14 +68,14 @@ def picture(report: CheckReport) -> Any:
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for one in report.problems:
-        table.add_row("[bold red]no[/]", f"{escape(one.object)}: {escape(one.check)}")
-        table.add_row("", f"[dim]{escape(one.found)}[/]")
+        table.add_row("[bold red]no[/]", f"{escape(show.safe(one.object))}: {escape(one.check)}")
+        table.add_row("", f"[dim]{escape(show.safe(one.found))}[/]")
     if report.clean:
         table.add_row("[green]ok[/]", "the queue file is sound")
     if report.commit_seq is not None:
         table.add_row("commit", f"{report.commit_seq:,}, {show.plural(report.jobs, 'job')}")
     if report.read_only is not None:
-        table.add_row("read only", escape(report.read_only))
+        table.add_row("read only", escape(show.safe(report.read_only)))
     table.add_row("read", tally(report.read))
     for name, there in (
         ("in use", report.referenced),
@@ -85,7 +85,7 @@ def picture(report: CheckReport) -> Any:
         if there is not None and there.count:
             table.add_row(name, tally(there))
     for key in report.sound_objects:
-        table.add_row("sound", escape(key))
+        table.add_row("sound", escape(show.safe(key)))
     if report.sound_objects:
         table.add_row("", "[dim]restore from an export, or unpack the newest base with zstd -d[/]")
     return table

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from os import PathLike
 from typing import Any
@@ -24,7 +24,8 @@ class Place:
     """A URL and the settings the engine wants, resolved once, on the driver: executors may have another environment."""
 
     url: str
-    settings: tuple[tuple[str, Any], ...]
+    # Credentials may be among them: plans and errors show values.
+    settings: tuple[tuple[str, Any], ...] = field(repr=False)
 
     @classmethod
     def of(cls, url: str | PathLike[str] | None, settings: Mapping[str, Any]) -> Place:

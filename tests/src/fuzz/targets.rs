@@ -119,7 +119,8 @@ fn archives() -> Vec<Vec<u8>> {
         result_type: None,
         last_error: None,
     };
-    let lives: Vec<Life> = (0..50).map(|n| Life { finish_seq: life.finish_seq + n, ..life.clone() }).collect();
+    let lives: Vec<Life> =
+        (0..50).map(|n| Life { finish_seq: life.finish_seq + n, ..life.clone() }).collect();
     [0, 1, 50].map(|n| archive::encode(&lives[..n], &[7; 16], 9).expect("lives can be written")).to_vec()
 }
 

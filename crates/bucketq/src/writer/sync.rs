@@ -277,15 +277,16 @@ impl Writer {
         let local = self.log()?;
         local.stuck = if moved.is_ok() { None } else { local.stuck.take().or(stuck) };
         self.tell_pending();
-        if moved.is_ok() {
-            self.tell(|| Happened::Snapshot);
-        }
-        moved.map(|()| self.chain.head.commit_seq)
+        // Without room for it on the disk: asked again, it is written down, and nothing else is before.
+        moved??;
+        self.tell(|| Happened::Snapshot);
+        Ok(self.chain.head.commit_seq)
     }
 
-    /// Let the newest state of the store take the place of what is here; on an error nothing has changed. `anew`: it
-    /// need not continue what is known (P21).
-    async fn replace(&mut self, anew: bool) -> Result<()> {
+    /// Let the newest state of the store take the place of what is here; on an error nothing has changed, except that
+    /// after an error inside an `Ok` all of it has changed and the disk does not have it yet. `anew`: it need not
+    /// continue what is known (P21).
+    async fn replace(&mut self, anew: bool) -> Result<Result<()>> {
         if anew {
             self.chain.version = unseen();
         }
@@ -309,7 +310,7 @@ impl Writer {
         let (head, image) = (self.chain.head.clone(), self.chain.pages.with(|p| p.image()));
         let local = self.log()?;
         local.known = true;
-        if moved { local.log.moved(head, image) } else { Ok(()) }
+        Ok(if moved { local.log.moved(head, image) } else { local.log.ready(|| image) })
     }
 
     /// Take what HEAD describes, whatever was known.
