@@ -14,6 +14,7 @@ mod hostile;
 mod keeper;
 mod managing;
 mod processes;
+mod quiet;
 mod reads;
 mod refusals;
 mod replaced;

@@ -180,8 +180,9 @@ async def test_after_close_all_of_it_says_closed(memory, local):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="permissions of another kind")
-async def test_the_directory_is_its_owners_alone(memory, local):
+@pytest.mark.parametrize("mode", ["local", "durable"])
+async def test_the_directory_is_its_owners_alone(memory, local, mode):
     """It holds payloads."""
-    async with await memory.open(**local()) as file:
+    async with await memory.open(**local() | {"mode": mode}) as file:
         await file.queue("q").enqueue("a secret of somebody")
         assert stat.S_IMODE(file.directory.stat().st_mode) == 0o700
