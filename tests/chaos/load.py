@@ -6,6 +6,7 @@ Usage: load.py ORDERS. It ends what it is told on its standard input: `rest` the
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import random
 import sys
@@ -41,6 +42,25 @@ class Tally:
 
 def share(times: list[float], part: float) -> float:
     return sorted(times)[min(int(len(times) * part), len(times) - 1)]
+
+
+class MallInfo(ctypes.Structure):
+    """What glibc tells of its heaps."""
+
+    _fields_ = (
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
+        *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")),
+    )
+
+
+def live_mb() -> float | None:
+    """Memory in use, without Python's small objects; the system gave more and may not get it back."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):
+        return None
+    library.mallinfo2.restype = MallInfo
+    told = library.mallinfo2()
+    return float(told.uordblks + told.hblkhd) / 2**20
 
 
 class Load:
@@ -132,6 +152,7 @@ class Load:
             stats = await settled(self.file.stats(max_age=60))
             told = self.tally.report()
             told["pages"], told["free_pages"] = stats.pages, stats.free_pages
+            told["live_mb"] = live_mb()
             told["backlog"] = sum(q.counts[s] for q in stats.queues for s in ("scheduled", "ready", "leased"))
             print(json.dumps(told), flush=True)
 

@@ -234,6 +234,8 @@ class Soak:
         for one in self.processes:
             done = one.told.get("done", {})
             row["jobs"] += done.get("acked", 0) + done.get("rejected", 0)
+            if one.told.get("live_mb") is not None:
+                row[f"live_mb_{one.name}"] = one.told["live_mb"]
             newest = max(newest, one.told, key=lambda told: told.get("pages", 0))
             for op in ("enqueue", "ack"):
                 for name, time_ms in zip(("p50", "p99"), one.told.get(f"{op}_ms", ()), strict=False):
@@ -319,6 +321,9 @@ class Soak:
 
         for one in self.processes:
             add(f"rss_mb_{one.name}", lambda r, n=one.name: r[f"rss_mb_{n}"], STEADY, 1)
+            # Told by processes whose allocator tells it.
+            if all(f"live_mb_{one.name}" in row for row in rows):
+                add(f"live_mb_{one.name}", lambda r, n=one.name: r[f"live_mb_{n}"], STEADY, 1)
             add(f"threads_{one.name}", lambda r, n=one.name: r[f"threads_{n}"], STEADY, 2)
             add(f"descriptors_{one.name}", lambda r, n=one.name: r[f"descriptors_{n}"], STEADY, 4)
         add("pages", lambda r: r["pages"], STEADY, 10)

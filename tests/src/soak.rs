@@ -86,12 +86,14 @@ struct Load {
     orders: Orders,
     phase: watch::Receiver<Phase>,
     tally: Arc<Mutex<Tally>>,
+    /// Bytes in use.
+    live: fn() -> usize,
     dice: Dice,
     env: Env,
 }
 
-/// Work until told to stop.
-pub async fn work(orders: Orders) -> Result<()> {
+/// Work until told to stop; `live` says how many bytes are in use.
+pub async fn work(orders: Orders, live: fn() -> usize) -> Result<()> {
     let file = QueueFile::open(&orders.url, orders.options.clone()).await?;
     let (tx, phase) = watch::channel(Phase::Load);
     tokio::spawn(async move {
@@ -110,6 +112,7 @@ pub async fn work(orders: Orders) -> Result<()> {
             orders: orders.clone(),
             phase: phase.clone(),
             tally: Arc::clone(&tally),
+            live,
             dice: Dice::new(orders.seed ^ (number << 24)),
             env: Env::default(),
         })
@@ -265,6 +268,7 @@ impl Load {
             let mut told = self.tally(Tally::report);
             told["pages"] = stats.pages.into();
             told["free_pages"] = stats.free_pages.into();
+            told["live_mb"] = ((self.live)() as f64 / 1_048_576.0).into();
             let unfinished = [State::Scheduled, State::Ready, State::Leased];
             let backlog: u64 = stats.queues.iter().flat_map(|q| unfinished.map(|s| q.counts[&s])).sum();
             told["backlog"] = backlog.into();

@@ -1,8 +1,13 @@
 //! `soak ORDERS`: the Rust process of a soak, which `make soak` starts beside two in Python.
 
+use std::alloc::System;
 use std::process::ExitCode;
 
 use bucketq_tests::soak::{Orders, work};
+use cap::Cap;
+
+#[global_allocator]
+static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
 
 fn main() -> ExitCode {
     let orders = std::env::args().nth(1).unwrap_or_default();
@@ -14,7 +19,7 @@ fn main() -> ExitCode {
         }
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    match runtime.expect("a runtime can be made").block_on(work(orders)) {
+    match runtime.expect("a runtime can be made").block_on(work(orders, || MEMORY.allocated())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
