@@ -113,7 +113,9 @@ fn keys_of_an_older_file_keep_out_what_they_kept_out() {
     w.ok(&Op::Ack { held: held(1, 1), result: None });
     w.wait(60_000);
     for (n, key) in [(5, "there"), (6, "window")] {
-        let Outcome::Enqueued(all) = w.ok(&enqueue("q", [keyed(n, key, DedupScope::Unfinished)])) else { panic!() };
+        let Outcome::Enqueued(all) = w.ok(&enqueue("q", [keyed(n, key, DedupScope::Unfinished)])) else {
+            panic!()
+        };
         assert_eq!((all[0].deduplicated, number(all[0].id)), (false, n), "{key} is free");
     }
     check(w.db.connection());

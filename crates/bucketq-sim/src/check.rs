@@ -9,6 +9,7 @@ use bucketq::error::Code;
 use bucketq::job::{Job, JobId, State};
 use bucketq::op::{Op, Outcome};
 
+use crate::archive::LETTERS;
 use crate::bucket::Bucket;
 use crate::history::{Call, History, Verdict, verdict_of};
 use crate::leases::{Purged, lost_leases, overlaps};
@@ -188,6 +189,7 @@ fn jobs(history: &History, last: &Jobs, purged: &Purged) -> Vec<String> {
             (Some(job), added) => {
                 if let Some((seq, _)) = added
                     && !fate.requeued
+                    && job.queue != LETTERS
                     && !purged.reborn(*id)
                     && job.commit_seq() != seq
                 {
