@@ -58,7 +58,7 @@ pub struct Whole {
     pub jobs: Jobs,
     /// Keys of the listed objects.
     pub listed: BTreeSet<String>,
-    /// The jobs that are in the archive only.
+    /// The jobs of which only past lives are left.
     pub left: BTreeSet<JobId>,
     /// The lives there are of each job, in the file or in the archive.
     pub lives: BTreeMap<JobId, BTreeSet<u32>>,
@@ -81,14 +81,14 @@ pub async fn whole(
     let lives = jobs.values().map(|job| (job.id, [job.run].into())).collect();
     let mut out = Whole { jobs, listed: BTreeSet::new(), left: BTreeSet::new(), lives, bad: vec![] };
     let mut seen = BTreeSet::new();
-    // Those of jobs that went on: whoever finished is among the jobs.
+    let in_file: BTreeSet<JobId> = out.jobs.keys().copied().collect();
+    // Those of jobs that went on: whoever finished is among the jobs. A purge may have taken the job itself.
     for life in here(file).await? {
         if out.jobs.get(&life.id).is_none_or(|job| job.seq != life.seq) {
             seen.insert((life.id, life.seq));
-            out.lives.entry(life.id).or_default().insert(life.run);
+            out.has_been(&life, &in_file);
         }
     }
-    let in_file: BTreeSet<JobId> = out.jobs.keys().copied().collect();
     for listed in file.archives(None, 0).await?.objects {
         let lives = match look(&listed, &object, read) {
             Ok(lives) => lives,
@@ -126,15 +126,20 @@ impl Whole {
                 self.bad
                     .push(format!("G6: life {} of {} is archived and still in the file", life.run, life.id));
             }
-            self.lives.entry(life.id).or_default().insert(life.run);
-            if in_file.contains(&life.id) {
-                continue;
-            }
-            self.left.insert(life.id);
-            let newest = self.jobs.entry(life.id).or_insert_with(|| job_of(life));
-            if newest.seq < life.seq {
-                *newest = job_of(life);
-            }
+            self.has_been(life, in_file);
+        }
+    }
+
+    /// A life that is over; of a job that is not in the file, the newest stands for it.
+    fn has_been(&mut self, life: &Life, in_file: &BTreeSet<JobId>) {
+        self.lives.entry(life.id).or_default().insert(life.run);
+        if in_file.contains(&life.id) {
+            return;
+        }
+        self.left.insert(life.id);
+        let newest = self.jobs.entry(life.id).or_insert_with(|| job_of(life));
+        if newest.seq < life.seq {
+            *newest = job_of(life);
         }
     }
 }

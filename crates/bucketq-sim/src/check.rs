@@ -141,7 +141,7 @@ fn looks(history: &History, last: &Jobs, purged: &Purged) -> Vec<String> {
             None => purged.may(*id),
             Some(j) => {
                 (j.run, j.seq) == (*run, *seq)
-                    || (requeued.contains(id) && j.run > *run)
+                    || ((requeued.contains(id) || j.queue == LETTERS) && j.run > *run)
                     || purged.reborn(*id)
             }
         };
@@ -245,7 +245,8 @@ fn finish(id: JobId, fate: &Fate<'_>, job: &Job, reborn: bool) -> Vec<String> {
         State::Done | State::Dead | State::Cancelled => {}
         state => bad.push(format!("G5: {id} is still {} at the end", state.as_str())),
     }
-    if fate.requeued || reborn {
+    // Who died on the way to the dead letters lives again like one that was requeued.
+    if fate.requeued || reborn || job.queue == LETTERS {
         return bad;
     }
     for (state, call) in &fate.finished {

@@ -164,6 +164,13 @@ fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mu
         if old == Some(job) {
             continue;
         }
+        // Only an earlier life is left of a job that was purged.
+        if old.is_some_and(|old| old.seq > job.seq) {
+            if !somebody(history, seq, |call| purges_any(&call.op)) {
+                bad.push(format!("G1: the newest life of {id} disappears in commit {seq}"));
+            }
+            continue;
+        }
         if old.is_none()
             && due_of(job).is_none()
             && !somebody(history, seq, |call| enqueued(call).iter().any(|(j, _)| j == id))
