@@ -31,6 +31,8 @@ def backoff(value: Backoff, what: str = "backoff") -> Dict:
     base, most = convert.millis(value.base, f"{what}.base"), convert.millis(value.max, f"{what}.max")
     if not 0 <= value.jitter <= 1:
         raise Invalid(f"{what}.jitter is {value.jitter!r}: give a share between 0 and 1")
+    if base > most and value.kind in {"linear", "exponential"}:
+        raise Invalid(f"{what}.base is {value.base!r}, more than its max {value.max!r}: give a larger max")
     match value.kind:
         case "none":
             return {"kind": "none"}
@@ -113,6 +115,15 @@ def flag(value: bool, what: str) -> bool:
     return value
 
 
+def lasting(value: Seconds, what: str) -> int:
+    """A duration that is not nothing."""
+    ms = convert.millis(value, what)
+    if ms == 0:
+        hint = "keep=0 keeps none" if what == "keep_for" else "None is for ever"
+        raise Invalid(f"{what} is {value!r}: give a millisecond at least; {hint}")
+    return ms
+
+
 def count(low: int, most: int) -> Callable[[Any, str], int]:
     """A whole number within bounds."""
     return lambda value, what: convert.whole(value, what, low, most)
@@ -122,7 +133,12 @@ def window(value: Any, what: str) -> int | None:
     """How long a dedup key counts; none is while the first job is unfinished."""
     if isinstance(value, str) and value != "unfinished":
         raise Invalid(f"{what} is {value!r}: give seconds, a timedelta, or 'unfinished'")
-    return None if isinstance(value, str) else convert.millis(value, what)
+    if isinstance(value, str):
+        return None
+    ms = convert.millis(value, what)
+    if ms == 0:
+        raise Invalid(f"{what} is {value!r}: give a millisecond at least, or 'unfinished'")
+    return ms
 
 
 SMALL, LARGE = count(0, 2**32 - 1), count(0, 2**63 - 1)
@@ -139,9 +155,9 @@ CHANGES: dict[str, tuple[str, Callable[[Any, str], Any], str]] = {
     "concurrency": ("concurrency", SMALL, ""),
     "rate": ("rate", rate, ""),
     "keep": ("keep", LARGE, "give a number, and archive what is to stay"),
-    "keep_for": ("keep_ms", convert.millis, ""),
+    "keep_for": ("keep_ms", lasting, ""),
     "archive": ("archive", flag, "give True or False"),
-    "archive_for": ("archive_ms", convert.millis, ""),
+    "archive_for": ("archive_ms", lasting, ""),
     "archive_payloads": ("archive_payloads", flag, "give True or False"),
 }
 """Of each part of a policy: the engine's name, how it goes in, and what to give instead of None if that is no value."""
@@ -167,7 +183,7 @@ def policy(native: Dict) -> Policy:
     fields: dict[str, Any] = {}
     for key, (name, into, _) in CHANGES.items():
         value = native[name]
-        if value is not None and into in {convert.millis, window}:
+        if value is not None and into in {convert.millis, lasting, window}:
             value = timedelta(milliseconds=value)
         fields[key] = value
     fields["backoff"] = backoff_of(fields["backoff"])

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bucketq::policy::Changes;
-use bucketq::{Answer, Backoff, Op, Options, Payload, Query, Result, State, When};
+use bucketq::{Answer, Backoff, Op, Options, Payload, Query, Result, State, When, operate};
 use bucketq_tests::clock::pass;
-use bucketq_tests::given::{inline, puppet, refused};
+use bucketq_tests::given::{NAME, inline, puppet, refused};
 
 use crate::kit::{Q, cancel, finish, keep, patient, read, reject, set, whole};
 
@@ -229,6 +229,25 @@ async fn a_life_is_archived_whose_job_is_requeued() -> Result<()> {
     assert_eq!(all[&(done, 1)].payload.as_deref(), Some(&b"job 0"[..]));
     let info = &file.queues(None).await?[0];
     assert_eq!((info.counts[&State::Ready], info.counts[&State::Done], info.counts[&State::Dead]), (1, 0, 0));
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_purged_is_gone_but_for_the_lives_set_aside_before() -> Result<()> {
+    let (puppet, file) = puppet(patient()).await?;
+    set(&file, keep(0)).await?;
+    let [once, twice] = finish(&file, 2).await?[..] else { panic!("two") };
+    file.requeue(twice).await?;
+    file.queue(Q)?.purge(&[State::Done, State::Ready]).await?;
+    // Under its old id it begins with its first life again.
+    let again = bucketq::New { id: twice, ..file.new_job(Payload::text("anew"))? };
+    file.call(Op::Enqueue { queue: Q.into(), jobs: vec![again] }).await?;
+    let check = || operate::check_with(puppet.store(), NAME, Options::default());
+    assert_eq!(check().await?.problems, []);
+    assert_eq!(file.archive().await?, 1);
+    let all = whole(puppet.beneath(), &file).await?;
+    assert_eq!(all.keys().collect::<Vec<_>>(), [&(twice, 0)], "{once} is gone");
+    assert_eq!(check().await?.problems, []);
     file.close().await
 }
 

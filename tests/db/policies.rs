@@ -65,12 +65,15 @@ fn rates_are_read_and_written_the_same() {
 
 #[test]
 fn a_policy_that_makes_no_sense_is_refused_and_nothing_is_written() {
-    let wrong: [fn(&mut Changes); 15] = [
+    let wrong: [fn(&mut Changes); 18] = [
         |c| c.max_attempts = Some(0),
         |c| c.backoff = Some(Backoff::List { delays_ms: vec![] }),
         |c| c.backoff = Some(Backoff::List { delays_ms: vec![5, -1] }),
         |c| c.backoff = Some(Backoff::Fixed { delay_ms: -1 }),
         |c| c.backoff = Some(Backoff::Linear { base_ms: 1, max_ms: -1 }),
+        |c| c.backoff = Some(Backoff::Linear { base_ms: 2, max_ms: 1 }),
+        |c| c.backoff = Some(Backoff::Exponential { base_ms: 2, max_ms: 1, jitter_percent: 0 }),
+        |c| (c.archive, c.keep_ms, c.archive_ms) = (Some(true), Some(Some(5)), Some(Some(5))),
         |c| c.lease_ms = Some(Some(0)),
         |c| c.dedup_window_ms = Some(Some(0)),
         |c| c.max_pending = Some(Some(0)),

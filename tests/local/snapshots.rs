@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use bucketq::job::{Dedup, DedupScope};
 use bucketq::store::Memory;
-use bucketq::{Code, Kind, Options, Result};
+use bucketq::{Code, Kind, Options, Payload, QueueFile, Result, State};
 use bucketq_tests::given::{HEAD, object, refused};
 use bucketq_tests::ground::Ground;
 use bucketq_tests::puppet::{OnGet, OnPut, Puppet};
@@ -14,6 +15,7 @@ bucketq_tests::on_every_store! {
     a_snapshot_is_refused_while_anything_is_unsynced
     a_lost_race_is_diverged_and_loses_nothing_until_it_is_discarded
     a_snapshot_follows_over_segments_and_bases
+    keys_that_were_discarded_are_free_and_those_that_came_back_count
 }
 
 async fn a_snapshot_is_refused_while_anything_is_unsynced(ground: &Ground) -> Result<()> {
@@ -69,6 +71,32 @@ async fn a_lost_race_is_diverged_and_loses_nothing_until_it_is_discarded(ground:
     enqueue(&file, "mine again").await?;
     file.sync().await?;
     assert_eq!(texts(&other).await?, ["foreign", "mine again"]);
+    file.close().await?;
+    other.close().await
+}
+
+/// What is remembered of keys must not outlive what was discarded (decision 18).
+async fn keys_that_were_discarded_are_free_and_those_that_came_back_count(ground: &Ground) -> Result<()> {
+    let machine = Machine::new();
+    let (file, other) = (machine.open(ground).await?, durable(ground).await?);
+    let put = async |file: &QueueFile, key: &str| {
+        let q = file.queue("q")?;
+        let mut job = q.new_job(Payload::text(key))?;
+        job.dedup = Some(Dedup { key: key.into(), scope: DedupScope::Unfinished });
+        Ok::<_, bucketq::Error>(q.enqueue_job(job).await?.deduplicated)
+    };
+    assert!(!put(&file, "published").await?);
+    file.sync().await?;
+    // Here the key passes to another job, which is then never published.
+    file.queue("q")?.purge(&[State::Ready]).await?;
+    assert!(!put(&file, "published").await? && !put(&file, "only here").await?);
+    assert!(!put(&other, "foreign").await?);
+    file.snapshot(true).await?;
+    assert!(put(&file, "published").await?, "its first job is back");
+    assert!(put(&file, "foreign").await?);
+    assert!(!put(&file, "only here").await?);
+    file.sync().await?;
+    assert_eq!(texts(&other).await?, ["published", "foreign", "only here"]);
     file.close().await?;
     other.close().await
 }
@@ -157,14 +185,14 @@ async fn an_export_tells_each_job_that_differs() -> Result<()> {
     for text in ["same", "acked", "purged"] {
         enqueue(&file, text).await?;
     }
-    let purged = q.enqueue(bucketq::Payload::text("purged")).await?;
+    let purged = q.enqueue(Payload::text("purged")).await?;
     file.cancel(purged.id).await?;
     file.sync().await?;
     let jobs = file.claim(2).await?;
     file.ack(jobs[1].held()).await?;
     file.release(jobs[0].held()).await?;
-    q.purge(&[bucketq::State::Cancelled]).await?;
-    q.enqueue(bucketq::Payload::bytes(vec![0xff, 0x00])).await?;
+    q.purge(&[State::Cancelled]).await?;
+    q.enqueue(Payload::bytes(vec![0xff, 0x00])).await?;
     let saved = tempfile::tempdir().expect("made");
     file.export_pending(&saved.path().join("x")).await?;
     let text = std::fs::read_to_string(saved.path().join("x.jsonl")).expect("there");

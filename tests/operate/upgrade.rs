@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bucketq::head::{FORMAT, Head, WriterEntry};
+use bucketq::job::{Dedup, DedupScope};
 use bucketq::pages::Pages;
 use bucketq::record::{CODEC_NONE, Record};
 use bucketq::store::{Memory, Store};
@@ -269,5 +270,61 @@ async fn a_file_for_newer_writers_takes_no_local_changes() -> Result<()> {
         file.close().await?;
         assert_eq!(objects(&store).await?, before, "{what}: nothing was written");
     }
+    Ok(())
+}
+
+/// Keys of version 1 keep out what they kept out, before and after the first commit of this version, whoever makes it.
+#[tokio::test]
+async fn dedup_keys_of_a_file_of_version_1_count_on_through_the_upgrade() -> Result<()> {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("format/golden/bucket");
+    for entry in std::fs::read_dir(golden).expect("it is kept") {
+        let path = entry.expect("it can be read").path();
+        let key = path.file_name().and_then(|name| name.to_str()).expect("plain").to_owned();
+        store.put_new(&key, std::fs::read(&path).expect("it can be read").into()).await?;
+    }
+    // A key while its job is unfinished, one in a window, of a job that is done, and one whose window is over.
+    let keys = "UPDATE jobs SET dedup = 'unfinished' WHERE state = 3;
+        INSERT INTO dedup SELECT queue, 'unfinished', id, seq, NULL FROM jobs WHERE state = 3;
+        INSERT INTO dedup SELECT queue, 'window', id, seq, 253402300799000 FROM jobs WHERE state = 5;
+        INSERT INTO dedup SELECT queue, 'over', id, seq + 1, 1 FROM jobs WHERE state = 5";
+    commit_newer(&store, keys, |_| ()).await?;
+    let open = || QueueFile::open_with(Arc::clone(&store), "jobs", inline(), bucketq::Env::default());
+    let (first, second) = (open().await?, open().await?);
+    let put = async |file: &QueueFile, key: &str| {
+        let q = file.queue("emails")?;
+        let mut job = q.new_job(Payload::text(key))?;
+        job.dedup = Some(Dedup { key: key.into(), scope: DedupScope::Window(3_600_000) });
+        q.enqueue_job(job).await
+    };
+    let schema = async |file: &QueueFile| {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = dir.path().join("image.sqlite");
+        file.export(&path, false).await?;
+        let conn = rusqlite::Connection::open(&path).expect("a plain SQLite file");
+        let version: i32 =
+            conn.pragma_query_value(None, "user_version", |row| row.get(0)).expect("it has one");
+        Ok::<_, Error>(version)
+    };
+    assert_eq!(schema(&first).await?, 1, "looking changes nothing");
+    let over = put(&first, "over").await?;
+    assert!(!over.deduplicated, "its window is over");
+    assert_eq!(schema(&second).await?, bucketq::db::SCHEMA_VERSION);
+    for file in [&first, &second] {
+        for (key, state) in [("unfinished", State::Ready), ("window", State::Done), ("over", State::Ready)] {
+            let told = put(file, key).await?;
+            let job = file.get(told.id).await?.expect("it is there").job;
+            assert_eq!((told.deduplicated, job.state), (true, state), "{key}");
+        }
+    }
+    for job in second.claim(9).await? {
+        second.ack(job.held()).await?;
+    }
+    assert!(!put(&first, "unfinished").await?.deduplicated, "it is free once its job is done");
+    assert!(put(&second, "window").await?.deduplicated);
+    second.close().await?;
+    first.close().await?;
+    let report = bucketq::operate::check_with(store, "jobs", inline()).await?;
+    assert_eq!(report.problems, []);
     Ok(())
 }

@@ -109,6 +109,22 @@ def test_what_is_not_there_is_not_made_by_looking_after_it(command):
         assert "bucketq init" in command.fails("NotFound", *words_)
 
 
+def test_a_queue_that_is_not_there_yet_may_be_misspelt(q):
+    q("drain", "nightly")
+    assert q.err == "", "the first queue of a file has nothing to be mistaken for"
+    for words_ in (
+        ["pause", "nigthly"],
+        ["drain", "nightli"],
+        ["policy", "nightlies"],
+        ["configure", "nightl", "--keep", "5"],
+        ["requeue", "--queue", "nighty"],
+    ):
+        q(*words_)
+        assert "did you mean night" in q.err
+    q("pause", "nightly")
+    assert q.err == ""
+
+
 def fail(q, *errors):
     """Dead jobs, each with this error."""
     q("configure", "q", "--max-attempts", "1")

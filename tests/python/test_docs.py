@@ -4,8 +4,10 @@ import contextlib
 import io
 import re
 
+import duckdb
 import pytest
 
+import bucketq
 from servers import ROOT
 
 PAGES = ["quickstart", "workers", "policies", "archive", "testing", "modes", "errors", "watching"]
@@ -25,3 +27,23 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
         with contextlib.redirect_stdout(said):
             exec(compile(code, f"docs/{page}.md", "exec"), names)
         assert said.getvalue() == expected
+
+
+def test_the_sql_of_the_archive_page_answers_over_every_object(tmp_path):
+    (sql,) = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "archive.md").read_text(), re.DOTALL)
+    with bucketq.open(tmp_path / "jobs") as file:
+        for queue, count in (("emails", 3), ("reports", 1)):
+            q = file.queue(queue)
+            q.configure(keep=0, archive=True)
+            for n in range(count):
+                q.enqueue(n)
+                q.claim_one().ack()
+                file.archive()
+        q.enqueue("bad")
+        q.claim_one().reject("not counted")
+        file.archive()
+        objects = file.archives().objects
+    assert len(objects) == 5
+    found = duckdb.execute(sql, {"keys": [str(tmp_path / one.key) for one in objects]}).fetchall()
+    assert sorted((queue, count) for queue, count, _ in found) == [("emails", 3), ("reports", 1)]
+    assert all(0 <= wait < 60_000 for *_, wait in found)

@@ -145,10 +145,11 @@ with bucketq.open(sys.argv[1]) as file:
     job = file.queue("q").claim_one(lease=1, on_lease_lost=stop)
     print("claimed", flush=True)
     told.wait()
-    try:
-        job.ack()
-    except bucketq.LeaseLost as error:
-        print(error.code)
+    for end in (lambda: job.extend(60), lambda: job.nack("late"), job.release, job.ack):
+        try:
+            end()
+        except bucketq.LeaseLost as error:
+            print(error.code)
 """
     with bucketq.open(url) as file:
         q = file.queue("q")
@@ -161,7 +162,9 @@ with bucketq.open(sys.argv[1]) as file:
             assert taken.attempt == 2
             sleeper.send_signal(signal.SIGCONT)
             out, _ = sleeper.communicate(timeout=LIMIT)
-            assert out in {"x ran_out True\nlease_lost\n", "x taken True\nlease_lost\n"}
+            refused = "lease_lost\n" * 4
+            assert out in {f"x ran_out True\n{refused}", f"x taken True\n{refused}"}
+            assert q.get(taken.id).state == "leased", "its new holder has it still"
             taken.ack()
         finally:
             sleeper.kill()

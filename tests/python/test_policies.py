@@ -100,6 +100,11 @@ REFUSED = [
     ({"dedup_window": "finished"}, "argument", "'unfinished'"),
     ({"keep": 10**9}, "policy", "archive"),
     ({"archive": "yes"}, "argument", "True or False"),
+    ({"keep_for": 0}, "argument", "keep=0 keeps none"),
+    ({"archive_for": 0}, "argument", "None is for ever"),
+    ({"archive": True, "keep_for": 60, "archive_for": 60}, "policy", "archive for longer"),
+    ({"backoff": Backoff(7200)}, "argument", "larger max"),
+    ({"backoff": Backoff.linear(5, max=1)}, "argument", "larger max"),
     ({}, "argument", "name what is to change"),
 ]
 

@@ -85,6 +85,9 @@ fn rules_of_collection_and_loss_are_noticed_by_what_they_guard() {
         (Variant::Engine(Broken::FixedArchiveKey), "parquet is overwritten"),
         (Variant::Engine(Broken::PastStays), "archived twice"),
         (Variant::Engine(Broken::PastForgotten), "is forgotten"),
+        (Variant::Engine(Broken::GivenUpGoesAtOnce), "P15"),
+        (Variant::Engine(Broken::GivenUpStays), "are left although nothing refers"),
+        (Variant::Engine(Broken::GivenUpTooSoon), "too soon"),
     ];
     let missed: Vec<_> = harm.into_iter().filter(|(v, what)| v.caught_as(what, 1, SEEDS).is_none()).collect();
     assert!(missed.is_empty(), "not noticed: {missed:?}");

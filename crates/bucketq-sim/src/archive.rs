@@ -15,10 +15,14 @@ use bytes::Bytes;
 
 use crate::check::Jobs;
 use crate::clock::pause_ms;
+use crate::given_up::GivenUp;
 use crate::replay;
 use crate::rng::Rng;
 use crate::workload::QUEUES;
 use crate::world::World;
+
+/// Where the dead jobs of one queue go in a seed with an archive.
+pub const LETTERS: &str = "letters";
 
 /// What is kept in a seed with an archive: few jobs, or few seconds.
 pub fn keep(rng: &Rng) -> Changes {
@@ -44,7 +48,8 @@ pub async fn configure(world: Arc<World>, file: QueueFile) {
 }
 
 async fn set(file: &QueueFile, queue: &str, keep: &Changes) -> Result<()> {
-    file.queue(queue)?.configure(keep.clone()).await.map(drop)
+    let dead_letter = (queue == QUEUES[2]).then(|| Some(LETTERS.to_owned()));
+    file.queue(queue)?.configure(Changes { dead_letter, ..keep.clone() }).await.map(drop)
 }
 
 /// Everything there is at one commit.
@@ -53,7 +58,7 @@ pub struct Whole {
     pub jobs: Jobs,
     /// Keys of the listed objects.
     pub listed: BTreeSet<String>,
-    /// The jobs that are in the archive only.
+    /// The jobs of which only past lives are left.
     pub left: BTreeSet<JobId>,
     /// The lives there are of each job, in the file or in the archive.
     pub lives: BTreeMap<JobId, BTreeSet<u32>>,
@@ -64,24 +69,26 @@ pub struct Whole {
 /// Objects that were read before, by key.
 pub type Read = BTreeMap<String, Vec<Life>>;
 
-/// Every job there is: those of the file, and those of the objects that it lists. `object` is what lies under a key.
+/// Every job there is: those of the file, those of the objects that it lists, and those of objects that were given up
+/// until this commit. `object` is what lies under a key.
 pub async fn whole(
     file: &QueueFile,
     object: impl Fn(&str) -> Option<Bytes> + Send,
+    (given_up, upto): (&GivenUp, u64),
     read: &mut Read,
 ) -> Result<Whole> {
     let jobs = replay::list_all(file).await?;
     let lives = jobs.values().map(|job| (job.id, [job.run].into())).collect();
     let mut out = Whole { jobs, listed: BTreeSet::new(), left: BTreeSet::new(), lives, bad: vec![] };
     let mut seen = BTreeSet::new();
-    // Those of jobs that went on: whoever finished is among the jobs.
+    let in_file: BTreeSet<JobId> = out.jobs.keys().copied().collect();
+    // Those of jobs that went on: whoever finished is among the jobs. A purge may have taken the job itself.
     for life in here(file).await? {
         if out.jobs.get(&life.id).is_none_or(|job| job.seq != life.seq) {
             seen.insert((life.id, life.seq));
-            out.lives.entry(life.id).or_default().insert(life.run);
+            out.has_been(&life, &in_file);
         }
     }
-    let in_file: BTreeSet<JobId> = out.jobs.keys().copied().collect();
     for listed in file.archives(None, 0).await?.objects {
         let lives = match look(&listed, &object, read) {
             Ok(lives) => lives,
@@ -91,25 +98,11 @@ pub async fn whole(
                 continue;
             }
         };
-        for life in lives {
-            if !seen.insert((life.id, life.seq)) || !seen.insert((life.id, life.finish_seq)) {
-                out.bad.push(format!("G6: life {} of {} is archived twice", life.run, life.id));
-            }
-            if out.jobs.get(&life.id).is_some_and(|job| job.seq == life.seq) {
-                out.bad
-                    .push(format!("G6: life {} of {} is archived and still in the file", life.run, life.id));
-            }
-            out.lives.entry(life.id).or_default().insert(life.run);
-            if in_file.contains(&life.id) {
-                continue;
-            }
-            out.left.insert(life.id);
-            let newest = out.jobs.entry(life.id).or_insert_with(|| job_of(life));
-            if newest.seq < life.seq {
-                *newest = job_of(life);
-            }
-        }
+        out.archived(lives, &in_file, &mut seen);
         out.listed.insert(listed.key);
+    }
+    for gone in given_up.values().filter(|gone| gone.seq <= upto) {
+        out.archived(&gone.lives, &in_file, &mut seen);
     }
     for (id, runs) in &out.lives {
         // Earlier ones may have ended before there was an archive.
@@ -120,6 +113,35 @@ pub async fn whole(
         }
     }
     Ok(out)
+}
+
+impl Whole {
+    /// These are in an object.
+    fn archived(&mut self, lives: &[Life], in_file: &BTreeSet<JobId>, seen: &mut BTreeSet<(JobId, u64)>) {
+        for life in lives {
+            if !seen.insert((life.id, life.seq)) || !seen.insert((life.id, life.finish_seq)) {
+                self.bad.push(format!("G6: life {} of {} is archived twice", life.run, life.id));
+            }
+            if self.jobs.get(&life.id).is_some_and(|job| job.seq == life.seq) {
+                self.bad
+                    .push(format!("G6: life {} of {} is archived and still in the file", life.run, life.id));
+            }
+            self.has_been(life, in_file);
+        }
+    }
+
+    /// A life that is over; of a job that is not in the file, the newest stands for it.
+    fn has_been(&mut self, life: &Life, in_file: &BTreeSet<JobId>) {
+        self.lives.entry(life.id).or_default().insert(life.run);
+        if in_file.contains(&life.id) {
+            return;
+        }
+        self.left.insert(life.id);
+        let newest = self.jobs.entry(life.id).or_insert_with(|| job_of(life));
+        if newest.seq < life.seq {
+            *newest = job_of(life);
+        }
+    }
 }
 
 /// The finished lives that are in the file.

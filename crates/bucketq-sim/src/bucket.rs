@@ -138,6 +138,8 @@ pub struct Bucket {
     pub searches: u64,
     /// Collections that somebody asked for.
     pub asked_to_collect: u64,
+    /// Archive objects that were deleted, each with the floor that was stored by then.
+    pub archives_deleted: Vec<(String, u64)>,
     /// Commit ids of the bodies that were sent.
     pub(crate) sent: BTreeSet<[u8; 16]>,
 }

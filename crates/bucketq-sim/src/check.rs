@@ -9,6 +9,7 @@ use bucketq::error::Code;
 use bucketq::job::{Job, JobId, State};
 use bucketq::op::{Op, Outcome};
 
+use crate::archive::LETTERS;
 use crate::bucket::Bucket;
 use crate::history::{Call, History, Verdict, verdict_of};
 use crate::leases::{Purged, lost_leases, overlaps};
@@ -140,7 +141,7 @@ fn looks(history: &History, last: &Jobs, purged: &Purged) -> Vec<String> {
             None => purged.may(*id),
             Some(j) => {
                 (j.run, j.seq) == (*run, *seq)
-                    || (requeued.contains(id) && j.run > *run)
+                    || ((requeued.contains(id) || j.queue == LETTERS) && j.run > *run)
                     || purged.reborn(*id)
             }
         };
@@ -188,6 +189,7 @@ fn jobs(history: &History, last: &Jobs, purged: &Purged) -> Vec<String> {
             (Some(job), added) => {
                 if let Some((seq, _)) = added
                     && !fate.requeued
+                    && job.queue != LETTERS
                     && !purged.reborn(*id)
                     && job.commit_seq() != seq
                 {
@@ -243,7 +245,8 @@ fn finish(id: JobId, fate: &Fate<'_>, job: &Job, reborn: bool) -> Vec<String> {
         State::Done | State::Dead | State::Cancelled => {}
         state => bad.push(format!("G5: {id} is still {} at the end", state.as_str())),
     }
-    if fate.requeued || reborn {
+    // Who died on the way to the dead letters lives again like one that was requeued.
+    if fate.requeued || reborn || job.queue == LETTERS {
         return bad;
     }
     for (state, call) in &fate.finished {

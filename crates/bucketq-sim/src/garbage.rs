@@ -62,6 +62,9 @@ impl Bucket {
             ));
         }
         self.broken.extend(bad);
+        if key.contains(".arch-") {
+            self.archives_deleted.push((key.to_owned(), floor));
+        }
     }
 
     /// Keys that nothing refers to, neither HEAD nor the list of archive objects. What a probe left behind is not counted.

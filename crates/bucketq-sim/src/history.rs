@@ -10,6 +10,7 @@ use bucketq::lease::Token;
 use bucketq::op::{Op, Outcome};
 
 use crate::bucket::Who;
+use crate::given_up::GivenUp;
 use crate::ops::parts;
 
 /// What a caller may conclude from an answer.
@@ -150,6 +151,8 @@ pub struct History {
     pub told: BTreeSet<(Who, &'static str)>,
     /// Jobs that are in the archive at the end.
     pub left: BTreeSet<JobId>,
+    /// Archive objects that were given up.
+    pub given_up: GivenUp,
     /// Calls that took longer than they may, and other things noticed on the way.
     pub odd: Vec<String>,
 }

@@ -2,17 +2,20 @@
 //! over everything that happened. Not published.
 //!
 //! `plan` decides what a seed is, `world` holds it, `node` and `workload` live in it, `bucket` and `store` are what
-//! they write to, `history` is what they were told, `check` and `replay` judge it, `archive` finds the jobs that have left, `variants` proves that they can.
+//! they write to, `history` is what they were told, `check` and `replay` judge it (through `museum`, which shows each
+//! commit), `archive` finds the jobs that have left, `given_up` those that are no more, `variants` proves that they can.
 
 pub mod archive;
 pub mod bucket;
 pub mod check;
 pub mod clock;
 pub mod garbage;
+pub mod given_up;
 pub mod history;
 pub mod judge;
 pub mod leases;
 pub mod loss;
+pub mod museum;
 pub mod node;
 pub mod ops;
 pub mod plan;

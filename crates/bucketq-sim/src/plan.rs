@@ -272,6 +272,9 @@ impl Plan {
         let own = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x16);
         if own.one_in(2) {
             plan.archive(&own);
+            if own.one_in(3) {
+                plan.give_up(&own);
+            }
         }
         if let Some(variant) = variant {
             variant.bend(&mut plan);
@@ -293,6 +296,19 @@ impl Plan {
     pub fn archive(&mut self, rng: &Rng) {
         self.keep = Some(archive::keep(rng));
         self.options.archive_every = Duration::from_millis(rng.spread(1, 10_000));
+    }
+
+    /// Archive objects are soon too old.
+    pub fn give_up(&mut self, rng: &Rng) {
+        if let Some(keep) = &mut self.keep {
+            let kept = keep.keep_ms.flatten().unwrap_or(0);
+            keep.archive_ms = Some(Some(kept + rng.spread(500, 60_000).cast_signed()));
+        }
+    }
+
+    /// When archive objects are too old, in seeds that give them up.
+    pub fn archive_ms(&self) -> Option<i64> {
+        self.keep.as_ref()?.archive_ms.flatten()
     }
 
     /// The store lies so often that the probe must find it.

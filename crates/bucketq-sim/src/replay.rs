@@ -3,106 +3,23 @@
 //! Called by run.rs in deep seeds. It reads the HEADs of the history through the public API, so that what it sees is
 //! what any reader would have seen at that commit; then each change of a job must be somebody's doing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use async_trait::async_trait;
 use bucketq::QueueFile;
-use bucketq::config::Options;
-use bucketq::env::{Clock, Env};
 use bucketq::error::{Code, Error, Result};
 use bucketq::job::{Job, JobId, State};
 use bucketq::op::{Op, Outcome};
 use bucketq::query::{Answer, Filter, Query};
-use bucketq::store::{Expect, Got, Listed, Put, Store, Version};
-use bytes::Bytes;
 
 use crate::archive;
-use crate::bucket::{Landed, is_head};
 use crate::check::{Jobs, claim_open};
-use crate::clock::pause_ms;
 use crate::history::{Call, History, Verdict};
-use crate::node::NAME;
+use crate::museum::Museum;
 use crate::ops::{any, enqueued, finishes, parts, purges, takes_away};
 use crate::policies::{Kept, due_of};
-use crate::rng::{Rng, SimEntropy};
 use crate::workload::QUEUES;
 use crate::world::World;
-
-/// The bucket as it stood at one commit after the other. Nothing can be written.
-#[derive(Debug)]
-struct Museum {
-    heads: Vec<Bytes>,
-    ever: BTreeMap<String, Bytes>,
-    at: AtomicUsize,
-}
-
-#[derive(Debug)]
-struct Hand {
-    times: Vec<i64>,
-    museum: Arc<Museum>,
-}
-
-impl Clock for Hand {
-    fn wall_ms(&self) -> i64 {
-        self.times[self.museum.at.load(Ordering::Relaxed)]
-    }
-
-    fn monotonic(&self) -> tokio::time::Instant {
-        crate::clock::now()
-    }
-}
-
-#[async_trait]
-impl Store for Museum {
-    async fn get(&self, key: &str, unless: Option<&Version>) -> Result<Got> {
-        let at = self.at.load(Ordering::Relaxed);
-        let (found, version) = if is_head(key) {
-            (self.heads.get(at).cloned(), Version::new(format!("head {at}")))
-        } else {
-            (self.ever.get(key).cloned(), Version::new("once"))
-        };
-        Ok(match found {
-            None => Got::Absent { date_ms: None },
-            Some(_) if unless == Some(&version) => Got::Unchanged { date_ms: None },
-            Some(bytes) => Got::Object { bytes, version, date_ms: None },
-        })
-    }
-
-    async fn put_if(&self, _: &str, _: Bytes, _: &Expect) -> Put {
-        Put::Unknown { error: read_only(), sent: false, retry_after: None }
-    }
-
-    async fn put_new(&self, _: &str, _: Bytes) -> Result<()> {
-        Err(read_only())
-    }
-
-    async fn delete(&self, _: &str) -> Result<()> {
-        Err(read_only())
-    }
-
-    async fn list(&self, _: &str) -> Result<Vec<Listed>> {
-        Ok(Vec::new())
-    }
-
-    fn describe(&self) -> String {
-        "sim://museum".into()
-    }
-
-    fn default_max_skew(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn needs_probe(&self) -> bool {
-        false
-    }
-}
-
-fn read_only() -> Error {
-    Error::new(Code::Denied, "this bucket can only be read")
-}
 
 /// Every job of a queue file.
 pub async fn list_all(file: &QueueFile) -> Result<Jobs> {
@@ -122,33 +39,17 @@ pub async fn list_all(file: &QueueFile) -> Result<Jobs> {
 
 /// Walk through every commit of the chain that stands; what cannot be explained.
 pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
-    let (museum, times, landed) = {
-        let bucket = world.bucket();
-        let stands = |l: &&Landed| bucket.chain.get(&l.head.commit_seq) == Some(&l.head.commit_id);
-        let landed = &bucket.landed.iter().filter(stands).collect::<Vec<_>>();
-        let museum = Arc::new(Museum {
-            heads: landed.iter().map(|l| l.bytes.clone()).collect(),
-            ever: bucket.ever.clone(),
-            at: AtomicUsize::new(0),
-        });
-        let times = landed.iter().map(|l| l.head.commit_ms).collect::<Vec<_>>();
-        (museum, times, landed.iter().map(|l| l.at_ms).collect::<Vec<_>>())
-    };
-    let clock = Arc::new(Hand { times: times.clone(), museum: museum.clone() });
-    let env = Env::new(clock, Arc::new(SimEntropy::new(Rng::new(1), 0)));
-    let options = Options { create: false, max_skew: None, ..world.plan.options.clone() };
+    let museum = Museum::of(world);
     let mut bad = Vec::new();
     let (mut before, mut was_paused, mut archived) = (Jobs::new(), BTreeSet::new(), BTreeSet::new());
     let mut file: Option<QueueFile> = None;
     let mut kept = Kept::default();
     let mut read = archive::Read::new();
-    for (n, &at_ms) in times.iter().enumerate() {
-        museum.at.store(n, Ordering::Relaxed);
-        // A read may share what was fetched at the same instant.
-        pause_ms(1).await;
-        let seq = n as u64 + 1;
+    for (n, made) in museum.commits.iter().enumerate() {
+        museum.show(n).await;
+        let (seq, at_ms) = (n as u64 + 1, made.commit_ms);
         if file.is_none() {
-            match QueueFile::open_with(museum.clone(), NAME, options.clone(), env.clone()).await {
+            match museum.open(world).await {
                 Ok(opened) => file = Some(opened),
                 Err(e) => return vec![format!("G7: commit {seq} cannot be opened: {e:?}")],
             }
@@ -156,7 +57,7 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
         let Some(handle) = &file else { continue };
         let paused = paused(handle).await;
         let object = |key: &str| museum.ever.get(key).cloned();
-        match archive::whole(handle, object, &mut read).await {
+        match archive::whole(handle, object, (&history.given_up, seq), &mut read).await {
             Ok(whole) => {
                 forgotten(seq, &before, &whole, &archived, &mut bad);
                 bad.extend(whole.bad.into_iter().map(|what| format!("commit {seq}: {what}")));
@@ -166,7 +67,7 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
                 was_paused = paused;
                 explain(
                     history,
-                    Moment { seq, commit_ms: at_ms, landed_ms: landed[n] },
+                    Moment { seq, commit_ms: at_ms, landed_ms: made.landed_ms },
                     &before,
                     &jobs,
                     &mut bad,
@@ -261,6 +162,13 @@ fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mu
     for (id, job) in after {
         let old = before.get(id);
         if old == Some(job) {
+            continue;
+        }
+        // Only an earlier life is left of a job that was purged.
+        if old.is_some_and(|old| old.seq > job.seq) {
+            if !somebody(history, seq, |call| purges_any(&call.op)) {
+                bad.push(format!("G1: the newest life of {id} disappears in commit {seq}"));
+            }
             continue;
         }
         if old.is_none()

@@ -18,6 +18,7 @@ use crate::archive;
 use crate::bucket::Who;
 use crate::check;
 use crate::clock::{EPOCH_MS, pause_ms};
+use crate::given_up;
 use crate::loss;
 use crate::node;
 use crate::plan::{Operator, Wrong};
@@ -226,7 +227,7 @@ async fn clean_up(world: &Arc<World>) -> Result<check::Jobs, String> {
     drain(&client).await?;
     // What may leave has left, so that nothing happens by itself when it is to be quiet.
     if world.plan.keep.is_some() {
-        file.archive().await.map_err(|e| format!("G5: the archive does not come to an end: {e:?}"))?;
+        archive_all(world, &file).await?;
     }
     let mut read = archive::Read::new();
     let jobs = everything(world, &file, &mut read).await?;
@@ -244,6 +245,26 @@ async fn clean_up(world: &Arc<World>) -> Result<check::Jobs, String> {
     Ok(jobs.jobs)
 }
 
+/// What may leave leaves, and what becomes too old by then is given up.
+async fn archive_all(world: &Arc<World>, file: &QueueFile) -> Result<(), String> {
+    let endless = |e| format!("G5: the archive does not come to an end: {e:?}");
+    file.archive().await.map_err(endless)?;
+    if let Some(age) = world.plan.archive_ms() {
+        // The newest commit may be ahead of this node's clock.
+        pause_ms(age.unsigned_abs() + world.plan.max_skew_ms + 1_000).await;
+        file.archive().await.map_err(endless)?;
+        for object in file.archives(None, 0).await.map_err(endless)?.objects {
+            let policy = file.queue(&*object.queue).map_err(endless)?.policy().await.map_err(endless)?;
+            if policy.archive_ms.is_some() {
+                return Err(format!("retention: {} is too old and still on the list", object.key));
+            }
+        }
+    }
+    let given_up = given_up::look(world).await?;
+    world.history().given_up = given_up;
+    Ok(())
+}
+
 /// Every job there is, in the file and in the archive.
 async fn everything(
     world: &Arc<World>,
@@ -251,7 +272,8 @@ async fn everything(
     read: &mut archive::Read,
 ) -> Result<archive::Whole, String> {
     let object = |key: &str| world.bucket().object(key);
-    let whole = archive::whole(file, object, read).await;
+    let given_up = world.history().given_up.clone();
+    let whole = archive::whole(file, object, (&given_up, u64::MAX), read).await;
     let whole = whole.map_err(|e| format!("G7: it cannot be read at the end: {e:?}"))?;
     if let Some(bad) = whole.bad.first() {
         return Err(bad.clone());
@@ -264,13 +286,15 @@ async fn everything(
 async fn collected(world: &Arc<World>, file: &QueueFile, listed: &BTreeSet<String>) -> Result<(), String> {
     world.bucket().asked_to_collect += 1;
     let told = file.collect(Duration::ZERO).await;
-    let (left, too_often) = {
-        let bucket = world.bucket();
-        (bucket.unreferenced(listed), bucket.lists_too_often())
+    let (left, too_often, too_soon) = {
+        let (history, bucket) = (world.history(), world.bucket());
+        let too_soon = given_up::collected_too_soon(&history.given_up, &bucket);
+        (bucket.unreferenced(listed), bucket.lists_too_often(), too_soon)
     };
     match (told, too_often) {
         (Err(error), _) => Err(format!("P16: nothing is collected at the end: {error:?}")),
         (Ok(_), Some(what)) => Err(what),
+        (Ok(_), None) if too_soon.is_some() => Err(too_soon.unwrap_or_default()),
         (Ok(told), None) if !left.is_empty() => {
             Err(format!("P16: {left:?} are left although nothing refers to them; told {told:?}"))
         }

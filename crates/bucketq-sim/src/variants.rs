@@ -162,6 +162,9 @@ impl Variant {
             Self::Archives => {
                 plan.deep = true;
                 archives(plan);
+                if plan.budget.is_multiple_of(2) {
+                    plan.give_up(&Rng::new(plan.budget));
+                }
             }
             Self::Refused | Self::NoProbe => {
                 plan.lie =
@@ -237,7 +240,7 @@ fn far_clocks(plan: &mut Plan) {
 
 /// Every rule the engine can break.
 #[cfg(feature = "broken")]
-const ENGINE: [bucketq::broken::Broken; 38] = {
+const ENGINE: [bucketq::broken::Broken; 41] = {
     use bucketq::broken::Broken as B;
     [
         B::TimeoutIsFailure,
@@ -278,6 +281,9 @@ const ENGINE: [bucketq::broken::Broken; 38] = {
         B::FixedArchiveKey,
         B::PastStays,
         B::PastForgotten,
+        B::GivenUpGoesAtOnce,
+        B::GivenUpStays,
+        B::GivenUpTooSoon,
     ]
 };
 
@@ -316,6 +322,10 @@ fn engine(broken: bucketq::broken::Broken, plan: &mut Plan) {
         | Broken::FixedArchiveKey
         | Broken::PastStays
         | Broken::PastForgotten => archives(plan),
+        Broken::GivenUpGoesAtOnce | Broken::GivenUpStays | Broken::GivenUpTooSoon => {
+            archives(plan);
+            plan.give_up(&Rng::new(plan.budget));
+        }
         // The first copy must land between the look and the resend.
         Broken::ConflictIsFailure => {
             plan.favour = Some(Fate::Late);

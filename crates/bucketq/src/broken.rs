@@ -88,6 +88,12 @@ pub enum Broken {
     PastStays,
     /// A life whose job went on is not kept aside for the archive.
     PastForgotten,
+    /// P15: an archive object that was given up is collected before the floor has passed the commit which did so.
+    GivenUpGoesAtOnce,
+    /// P15: an archive object that was given up is never collected.
+    GivenUpStays,
+    /// An archive object is given up before it is too old.
+    GivenUpTooSoon,
     /// SQLite keeps its page cache over pages changed beneath it.
     NoResetCache,
 }

@@ -234,8 +234,8 @@ impl QueueFile {
         self.door()?.collect(grace).await
     }
 
-    /// Write every finished job that may leave its queue to the archive now, and answer how many that were. It happens
-    /// by itself, beside the commits, once enough jobs wait or the oldest has waited for
+    /// Write every finished job that may leave its queue to the archive now, and answer how many that were; and give up
+    /// the archive objects that are too old. It happens by itself, beside the commits, once enough jobs wait or the oldest has waited for
     /// [`archive_every`](Options::archive_every).
     pub async fn archive(&self) -> Result<u64> {
         self.door()?.archive().await

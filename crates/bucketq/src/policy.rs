@@ -197,6 +197,14 @@ impl Policy {
             return wrong("max_attempts is at least 1".into());
         }
         self.backoff.check()?;
+        if let Backoff::Linear { base_ms, max_ms } | Backoff::Exponential { base_ms, max_ms, .. } =
+            &self.backoff
+            && base_ms > max_ms
+        {
+            return wrong(format!(
+                "a back-off that begins with {base_ms} ms is more than its maximum of {max_ms} ms: give a larger maximum"
+            ));
+        }
         span("lease_ms", self.lease_ms.unwrap_or(1), 1)?;
         span("dedup_window_ms", self.dedup_window_ms.unwrap_or(1), 1)?;
         if self.group_concurrency == 0 || self.group_concurrency > MAX_GROUP_CONCURRENCY {
@@ -226,6 +234,12 @@ impl Policy {
         }
         span("keep_ms", self.keep_ms.unwrap_or(1), 1)?;
         span("archive_ms", self.archive_ms.unwrap_or(1), 1)?;
+        if self.archive && self.archive_ms.zip(self.keep_ms).is_some_and(|(archive, keep)| archive <= keep) {
+            return wrong(
+                "archive objects would be given up as soon as they are written: archive for longer than jobs are kept"
+                    .into(),
+            );
+        }
         match (self.max_pending, self.overflow) {
             (Some(0), _) => wrong("max_pending is at least 1: to take no jobs, drain the queue".into()),
             (None, Overflow::Block { .. } | Overflow::DropOldest) => {

@@ -208,7 +208,10 @@ class QueueFile:
         return [_policy.schedule(one) for one in await self._file.schedules(None)]
 
     async def archive(self) -> int:
-        """Write every finished job that may leave its queue to the archive now. Answers how many that were."""
+        """Write every finished job that may leave its queue to the archive now. Answers how many that were.
+
+        Archive objects that are too old are given up.
+        """
         return await self._file.archive()
 
     async def archives(self, *, queue: str | None = None, after: int = 0) -> Archives:

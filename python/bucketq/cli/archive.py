@@ -60,7 +60,7 @@ def lives(
 
 @command("bucketq archive", PANEL)
 def archive(*, place: Place, json: Json = False) -> None:
-    """Write what may leave its queue to the archive now; it happens by itself, later."""
+    """Write what may leave its queue to the archive now, and give up what is too old; it happens by itself, later."""
     with place.open() as file:
         count = file.archive()
     answer({"archived": count}) if json else say(f"{show.plural(count, 'job')} archived")

@@ -11,6 +11,7 @@ from bucketq import QueueFile, Stats
 from bucketq.cli import _show as show
 from bucketq.cli._app import Json, Place, QueueName, answer, command, out, say
 from bucketq.cli._watch import watch as watched
+from bucketq.cli.jobs import remark_new
 
 Facts = Callable[[Stats], dict[str, Any]]
 Picture = Callable[[Stats], Any]
@@ -89,6 +90,7 @@ def picture(file: QueueFile, now: Stats, queue: str | None) -> Any:
 def pause(queue: QueueName, *, place: Place, json: Json = False) -> None:
     """Claims get nothing from the queue until it is resumed."""
     with place.open() as file:
+        remark_new(file, queue)
         file.queue(queue).pause()
     answer({"queue": queue, "paused": True}) if json else say(f"{queue} is paused")
 

@@ -281,6 +281,8 @@ def requeue(
     if every and queue is not None:
         raise Invalid("--all is every queue, --queue is one: give one of them")
     with place.open() as file:
+        if queue is not None:
+            remark_new(file, queue)
         count = file.requeue_all(states(state), queue=queue, group=group, error=error)
     answer({"requeued": count}) if json else say(f"{show.plural(count, 'job')} ready again")
 
@@ -297,6 +299,13 @@ def cancel(
     with place.open() as file:
         was = found(file, id).cancel(id, leased=leased)
     answer({"id": id, "was": was}) if json else say(f"{id} is cancelled, it was {was}")
+
+
+def remark_new(file: QueueFile, queue: str) -> None:
+    """Say so when a queue is not there yet: its name may be misspelt."""
+    names = [one.name for one in file.queues()]
+    if names and queue not in names:
+        err.print(f"there is no queue {queue} yet: {nearest(queue, names)}", style="dim")
 
 
 def states(names: list[str] | None) -> list[State]:
@@ -324,7 +333,10 @@ def purge(
     place: Place,
     json: Json = False,
 ) -> None:
-    """Delete jobs of a queue by their state; asks first."""
+    """Delete jobs of a queue by their state, for good; asks first.
+
+    What is purged is not archived, whatever the policy says.
+    """
     chosen = states(state)
     if not chosen:
         raise Invalid(f"name the states to delete: --state done; there are {', '.join(STATES)}")

@@ -14,7 +14,7 @@ from bucketq import Backoff, Invalid, Policy, ScheduleInfo
 from bucketq.cli import _show as show
 from bucketq.cli import _words as words
 from bucketq.cli._app import DECLINED, Json, Place, QueueName, answer, command, err, out, say
-from bucketq.cli.jobs import meant
+from bucketq.cli.jobs import meant, remark_new
 
 PANEL = "Policies"
 NOT_THERE = 3
@@ -50,6 +50,7 @@ def option(help: str, *names: str) -> Any:
 def policy(queue: QueueName, *, place: Place, json: Json = False) -> None:
     """What applies to all jobs of a queue. What is not the default is bold."""
     with place.open() as file:
+        remark_new(file, queue)
         found = file.queue(queue).policy()
     tell(found, as_json=json)
 
@@ -125,6 +126,7 @@ def configure(
             f"name what is to change, such as --max-attempts 5; bucketq policy {queue} shows what there is"
         )
     with place.open() as file:
+        remark_new(file, queue)
         found = file.queue(queue).configure(**changes)
     tell(found, as_json=json)
 
@@ -158,6 +160,7 @@ def drain(
     """
     limit = None if timeout is None else words.seconds(timeout, "--timeout")
     with place.open() as file:
+        remark_new(file, queue)
         left = file.queue(queue).drain(timeout=limit)
     if json:
         answer({"queue": queue, "leased": left})

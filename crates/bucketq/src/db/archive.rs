@@ -42,14 +42,6 @@ pub(super) const NTH: [&str; 2] =
 /// When the archive of a queue last grew.
 pub(super) const NEWEST_LISTED: &str =
     "SELECT max(listed_ms) FROM archives WHERE queue = ?1 AND dropped_seq IS NULL";
-/// Objects of a queue that are too old.
-pub(super) const TOO_OLD: &str =
-    "UPDATE archives SET dropped_seq = ?3 WHERE queue = ?1 AND last_ms < ?2 AND dropped_seq IS NULL";
-/// Whether there are such.
-pub(super) const ANY_TOO_OLD: &str =
-    "SELECT 1 FROM archives WHERE queue = ?1 AND last_ms < ?2 AND dropped_seq IS NULL LIMIT 1";
-/// Entries whose objects nobody looks for any more.
-pub(super) const FORGET: &str = "DELETE FROM archives WHERE dropped_seq < ?1";
 
 /// How many of a kind there are up to a place.
 const fn count_until(kind: Kind) -> &'static str {
@@ -144,20 +136,13 @@ impl Db {
     pub(crate) fn only_leave(&mut self, listing: &Listing, at: &Moment, limits: &Limits) -> Result<()> {
         self.turn(at, limits).leave_file(listing).map_err(Fault::into_error)
     }
-
-    /// The archive objects that must stay while the floor is this: those listed, and those given up no longer ago.
-    pub fn archives_kept(&mut self, floor: u64) -> Result<Vec<Archived>> {
-        let at = Moment { now_ms: 0, commit_seq: 0 };
-        self.look(&at, |turn| turn.listed("dropped_seq IS NULL OR dropped_seq >= ?1", [floor as i64]))
-    }
 }
 
 impl Turn<'_> {
     fn archive_due(&mut self, enough: i64, every_ms: i64, thorough: bool) -> Try<Due> {
         let mut old = false;
         for line in self.all_lines()? {
-            let policy = Arc::clone(&self.line(line).policy);
-            let queue = self.line(line).id;
+            let (queue, policy) = (self.line(line).id, Arc::clone(&self.line(line).policy));
             if policy.archive && End::BOTH.into_iter().any(|end| self.over_kept(line, end) >= enough) {
                 return Ok(Due::Jobs);
             }
@@ -167,10 +152,7 @@ impl Turn<'_> {
             {
                 return Ok(Due::Jobs);
             }
-            if let Some(age) = policy.archive_ms.filter(|_| thorough) {
-                let before = self.now_ms.saturating_sub(age);
-                old |= self.conn.prepare_cached(ANY_TOO_OLD)?.exists(params![queue, before])?;
-            }
+            old |= thorough && self.has_too_old(line)?;
         }
         Ok(if old { Due::Objects } else { Due::Nothing })
     }
@@ -327,21 +309,15 @@ impl Turn<'_> {
 
     fn archive(&mut self, listing: Option<&Listing>, floor: u64) -> Try<()> {
         if let Some(listing) = listing {
-            self.list_object(listing, floor)?;
+            self.may_list(listing, floor)?;
         }
-        for line in self.all_lines()? {
-            let (queue, policy) = (self.line(line).id, Arc::clone(&self.line(line).policy));
-            if let Some(age) = policy.archive_ms {
-                let before = self.now_ms.saturating_sub(age);
-                self.conn.prepare_cached(TOO_OLD)?.execute(params![queue, before, self.commit_seq as i64])?;
-            }
-        }
-        self.conn.prepare_cached(FORGET)?.execute([floor as i64])?;
-        Ok(())
+        // Before the new one: whatever is listed stays so for a commit at least, or nobody would ever see it.
+        self.give_up(floor)?;
+        listing.map_or(Ok(()), |listing| self.list_object(listing))
     }
 
     /// Every refusal comes before the first write.
-    fn list_object(&mut self, listing: &Listing, floor: u64) -> Try<()> {
+    fn may_list(&mut self, listing: &Listing, floor: u64) -> Try<()> {
         let object = &listing.object;
         let refused = |why: &str| {
             Err(Error::new(Code::Contended, format!("an archive object is dropped: {why}")).into())
@@ -359,6 +335,11 @@ impl Turn<'_> {
                 return refused("its jobs have left, or were requeued or purged");
             }
         }
+        Ok(())
+    }
+
+    fn list_object(&mut self, listing: &Listing) -> Try<()> {
+        let object = &listing.object;
         self.leave_file(listing)?;
         let line = self.line_of(listing.queue)?;
         self.conn

@@ -12,6 +12,7 @@ mod dedup;
 mod due;
 mod enqueue;
 mod fault;
+mod given_up;
 mod group;
 mod keep;
 mod list;

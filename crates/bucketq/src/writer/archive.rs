@@ -121,6 +121,10 @@ impl Writer {
                 }
                 Some(self.archive_slot(Some(listing)))
             }
+            // Who asks has what is too old given up as well.
+            Ok(None) if !self.archiver.orders.is_empty() && self.archives_too_old() => {
+                Some(self.archive_slot(None))
+            }
             Ok(None) => {
                 self.archiver.tell(&Ok(Pass::Nothing));
                 None
@@ -224,6 +228,11 @@ impl Writer {
         let every_ms = i64::try_from(every.as_millis()).unwrap_or(i64::MAX);
         let at = self.settled_moment();
         self.chain.db.archive_due(&at, ENOUGH, every_ms, thorough).unwrap_or(Due::Nothing)
+    }
+
+    fn archives_too_old(&mut self) -> bool {
+        let at = self.settled_moment();
+        self.chain.db.archives_too_old(&at).unwrap_or(false)
     }
 
     fn settled_moment(&self) -> Moment {

@@ -301,11 +301,13 @@ pub(super) fn succeeded(outcomes: &Outcomes) -> u32 {
 fn joining(slot: &Slot) -> u64 {
     fn of(op: &Op) -> u64 {
         match op {
-            Op::Enqueue { jobs, .. } => jobs.len() as u64,
+            // Each may cancel another one to make room.
+            Op::Enqueue { jobs, .. } => 2 * jobs.len() as u64,
             Op::Atomic(ops) => ops.iter().map(of).sum(),
-            // Jobs whose last lease has run out are dead then.
-            Op::Claim(claim) => 1_000 + u64::from(claim.max),
-            _ => 1,
+            // Jobs whose last lease has run out are dead then, and live again elsewhere; schedules fire.
+            Op::Claim(claim) => 2_000 + 2 * u64::from(claim.max),
+            Op::RequeueMany { limit, .. } => 2 * u64::from(*limit),
+            _ => 2,
         }
     }
     match &slot.work {

@@ -1,0 +1,67 @@
+//! Archive objects that were given up because they were too old: not before their time, not for ever, and not collected
+//! while the floor has not passed the commit that gave them up.
+//!
+//! Called by run.rs at the end. The lives in them count as archived wherever every life is asked for.
+
+use std::collections::BTreeMap;
+
+use bucketq::QueueFile;
+use bucketq::archive::decode;
+use bucketq::error::Error;
+use bucketq::life::{Archived, Life};
+
+use crate::bucket::Bucket;
+use crate::museum::Museum;
+use crate::world::World;
+
+/// An object that left the list.
+#[derive(Clone, Debug)]
+pub struct Gone {
+    /// The commit that gave it up.
+    pub seq: u64,
+    /// What was in it.
+    pub lives: Vec<Life>,
+}
+
+/// By key.
+pub type GivenUp = BTreeMap<String, Gone>;
+
+/// The objects that left the list, commit by commit; or which did so too soon.
+pub async fn look(world: &World) -> Result<GivenUp, String> {
+    let mut given_up = GivenUp::new();
+    let Some(age) = world.plan.archive_ms() else { return Ok(given_up) };
+    let museum = Museum::of(world);
+    let unreadable =
+        |seq: u64| move |e: Error| format!("G7: the archive cannot be read at commit {seq}: {e:?}");
+    let file = museum.open(world).await.map_err(unreadable(1))?;
+    let mut before: BTreeMap<String, Archived> = BTreeMap::new();
+    for (n, made) in museum.commits.iter().enumerate() {
+        museum.show(n).await;
+        let seq = n as u64 + 1;
+        let now = listed(&file).await.map_err(unreadable(seq))?;
+        for (key, old) in before.iter().filter(|(key, _)| !now.contains_key(*key)) {
+            let early = old.last_ms + age - made.commit_ms;
+            if early >= 0 {
+                return Err(format!("retention: {key} is given up by commit {seq}, {early} ms too soon"));
+            }
+            let bytes = museum.ever.get(key).ok_or_else(|| format!("G7: {key} was never there"))?;
+            let (_, lives) = decode(key, bytes.clone()).map_err(|e| format!("G7: {key}: {e:?}"))?;
+            given_up.insert(key.clone(), Gone { seq, lives });
+        }
+        before = now;
+    }
+    Ok(given_up)
+}
+
+async fn listed(file: &QueueFile) -> bucketq::Result<BTreeMap<String, Archived>> {
+    Ok(file.archives(None, 0).await?.objects.into_iter().map(|o| (o.key.clone(), o)).collect())
+}
+
+/// Readers have what was given up until the floor has passed that commit (P15).
+pub fn collected_too_soon(given_up: &GivenUp, bucket: &Bucket) -> Option<String> {
+    bucket.archives_deleted.iter().find_map(|(key, floor)| {
+        let seq = given_up.get(key)?.seq;
+        (*floor <= seq)
+            .then(|| format!("P15: {key}, given up by commit {seq}, is deleted while the floor is {floor}"))
+    })
+}
