@@ -54,4 +54,4 @@ def place(request: pytest.FixtureRequest, spark: Any, tmp_path: Path) -> Place:
     if request.param == "file":
         return Place(str(tmp_path / "jobs"), {}, spark)
     server: Server = request.getfixturevalue("server")
-    return Place(f"s3://{BUCKET}/spark{next(NUMBERS)}", server.settings, spark)
+    return Place(f"s3://{BUCKET}/spark{next(NUMBERS)}", server.settings, spark, server)
