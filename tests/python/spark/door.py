@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
@@ -77,6 +77,7 @@ class Door(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: Door
 
     def handle_one_request(self) -> None:
@@ -91,13 +92,13 @@ class Handler(BaseHTTPRequestHandler):
         if trap is not None and not trap.answered:
             trap.hold(self.client_address[1])
             return
-        near = http.client.HTTPConnection(*self.server.there, timeout=LIMIT)
-        near.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in self.headers.items():
-            near.putheader(name, value)
-        near.endheaders(body)
-        answer = near.getresponse()
-        found = answer.read()
+        with closing(http.client.HTTPConnection(*self.server.there, timeout=LIMIT)) as near:
+            near.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                near.putheader(name, value)
+            near.endheaders(body)
+            answer = near.getresponse()
+            found = answer.read()
         if trap is not None:
             trap.hold(self.client_address[1])
             return
@@ -110,7 +111,6 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", length or str(len(found)))
         self.end_headers()
         self.wfile.write(found)
-        near.close()
         self.close_connection = False
 
 
