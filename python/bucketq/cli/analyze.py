@@ -31,10 +31,15 @@ def analyze(
     """
     try:
         from bucketq import spark
+        from bucketq.spark import _pipeline, _place
     except ImportError as error:
         raise Invalid(str(error), "option") from None
     given: dict[str, Any] = load(settings)
     given.pop("url", None)
+    # Spark takes a while to start: what is misspelt is told before.
+    place = _place.Place.of(url, given)
+    place.objects().head().wait()
+    _pipeline.before(Path(output, "state.json"), place.url)
     session = spark.session(**{"spark.master": master, "spark.driver.memory": memory})
     session.sparkContext.setLogLevel("ERROR")
     try:

@@ -40,14 +40,14 @@ class Place:
         return cls(url, tuple(sorted(options.items())))
 
     @classmethod
-    def of_options(cls, options: Mapping[str, str], known: frozenset[str]) -> Place:
-        """The place as options of a DataFrame name it: those in ``known`` are not settings."""
+    def of_options(cls, options: Mapping[str, str], known: Mapping[str, str]) -> Place:
+        """The place as options of a DataFrame name it; those in ``known`` are not settings of the engine."""
         given: dict[str, Any] = {}
         for name, text in options.items():
             if name == "url" or name in known:
                 continue
             if name not in convert.SETTINGS:
-                near = convert.nearest(name, (*sorted(known), *convert.SETTINGS))
+                near = convert.nearest(name, (*sorted(known.values()), *convert.SETTINGS))
                 raise Invalid(f"there is no option {name!r}: {near}", "option")
             given[name] = _native.parse_setting(name, text)
         return cls.of(options.get("url") or options.get("path"), given)

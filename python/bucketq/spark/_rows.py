@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,6 +40,9 @@ STAGED = pa.schema(
 """What executors keep aside."""
 MAX_NAME, MAX_HEADERS = 200, 4096
 INT32 = (-(2**31), 2**31 - 1)
+LONGEST, LATEST = 100 * 366 * 86_400_000, 253_402_300_799_999
+"""Milliseconds: a hundred years, and the last of the year 9999."""
+MAX_TYPE = 100
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class Rules:
             raise Invalid(
                 "a job needs a column payload: text, bytes, or a struct, map or array that becomes JSON"
             )
+        if self.content_type is not None and len(self.content_type.encode()) > MAX_TYPE:
+            raise Invalid(f"the option contentType has more than {MAX_TYPE} bytes", "option")
         if self.queue is None and "queue" not in names:
             raise Invalid("no queue is named: give the option queue, or a column queue", "option")
 
@@ -85,6 +91,9 @@ class Rules:
         delay = self.millis(columns.get("delay"), n, 1000)
         run_at = self.millis(columns.get("run_at"), n, 1)
         note(bad, pc.less(delay, 0), "its delay is below zero")
+        note(bad, pc.greater(delay, LONGEST), "its delay is no number of seconds below a hundred years")
+        out = pc.or_(pc.less(run_at, 0), pc.greater(run_at, LATEST))
+        note(bad, out, "its run_at lies outside the years 1970 to 9999")
         note(bad, pc.and_(pc.is_valid(delay), pc.is_valid(run_at)), "it has both delay and run_at: give one")
         priority = whole("priority", columns.get("priority"), n)
         out = pc.or_(pc.less(priority, INT32[0]), pc.greater(priority, INT32[1]))
@@ -133,8 +142,10 @@ class Rules:
             return column.cast(pa.duration("ms"), safe=False).cast(pa.int64())
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
             raise Invalid(f"the column delay has the type {kind}: a number of seconds is wanted")
-        scaled = pc.round(pc.multiply(column.cast(pa.float64()), float(factor)))
-        return scaled.cast(pa.int64())
+        scaled = pc.round(pc.multiply(column.cast(pa.float64(), safe=False), float(factor)))
+        # What is no number, or a very large one, is too long as well.
+        known = pc.and_(pc.is_finite(scaled), pc.less(pc.abs(scaled), 2.0**62))
+        return pc.if_else(known, scaled, 2.0**62).cast(pa.int64())
 
     def headers(self, column: pa.Array | None, n: int, bad: dict[int, str]) -> pa.Array:
         if column is None:
@@ -200,6 +211,8 @@ def as_json(value: Mapping[str, Any] | list[Any]) -> str:
 
 
 def other(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
     if isinstance(value, datetime):
         return value.isoformat()
     return str(value)

@@ -22,6 +22,8 @@ from pyspark.sql.streaming import datasource as limits
 from bucketq.errors import Corrupt, Invalid, NotFound
 from bucketq.spark._lives import Archived, Lives, LivesReader, archived, grouped, live
 from bucketq.spark._place import Place
+from bucketq.spark._tables import MARKED
+from bucketq.spark._wanted import CHOOSING, Wanted
 
 __all__ = ["Offset", "StreamReader"]
 
@@ -73,15 +75,23 @@ class Newest:
     def empty(self) -> bool:
         return not self.objects and not len(self.live)
 
-    def rows_until(self, place: int) -> int:
-        """At most so many rows up to there."""
-        inside = sum(one.jobs for one in self.objects if one.first_seq <= place)
-        return inside + int(np.searchsorted(self.live, place, side="right"))
+    def ends(self) -> Any:
+        """Places where a batch may end without an object being opened, in order."""
+        return np.unique(np.concatenate([ints([one.last_seq for one in self.objects]), self.live]))
 
-    def bytes_until(self, place: int) -> int:
-        """At most about so many bytes up to there."""
-        inside = sum(one.bytes for one in self.objects if one.first_seq <= place)
-        return inside + ROW_BYTES * int(np.searchsorted(self.live, place, side="right"))
+    def until(self, places: Any) -> tuple[Any, Any]:
+        """At most so many rows, and about so many bytes, up to each of these places."""
+        ordered = sorted(self.objects, key=lambda one: one.first_seq)
+        inside = np.searchsorted(ints([one.first_seq for one in ordered]), places, side="right")
+        live = np.searchsorted(self.live, places, side="right")
+        rows = ints([0, *(one.jobs for one in ordered)]).cumsum()[inside]
+        size = ints([0, *(one.bytes for one in ordered)]).cumsum()[inside]
+        return rows + live, size + ROW_BYTES * live
+
+
+def ints(numbers: list[int]) -> Any:
+    """Numbers that can be added up at once: a list of objects may be long."""
+    return np.array(numbers, np.int64)
 
 
 ROW_BYTES = 256
@@ -101,6 +111,14 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         self.start: str = source.option("start", "earliest")
         self.on_loss: str = source.option("onLoss", "fail")
         self.poll = seconds(source.option("pollSeconds", "1"))
+        for name in CHOOSING:
+            if name not in ("queues", "states") and source.option(name) is not None:
+                raise Invalid(
+                    f"a stream begins where the option start says and goes on for ever: {name} is an option of "
+                    "batch reads",
+                    "option",
+                )
+        self.wanted = Wanted.of_options(source.options)
         if self.start not in ("earliest", "latest"):
             raise Invalid(f"the option start is earliest or latest, not {self.start!r}", "option")
         if self.on_loss not in ("fail", "ignore"):
@@ -136,7 +154,7 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         if pinned.commit_seq << 24 | END <= begin.seq:
             return start
         if self.on_loss == "fail":
-            fell_behind(pinned, begin)
+            fell_behind(pinned, begin, self.wanted)
         newest = Newest.of(pinned, begin.seq)
         if newest.empty():
             return start
@@ -173,32 +191,26 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         if isinstance(limit, limits.ReadMaxRows):
             rows = min(rows, limit.max_rows)
 
-        def fits(place: int) -> bool:
-            return newest.rows_until(place) <= rows and newest.bytes_until(place) <= size
-
-        if fits(MOST):
+        ends = newest.ends()
+        counted, measured = newest.until(ends)
+        too_far = np.flatnonzero((counted > rows) | (measured > size))
+        if not len(too_far):
             return newest.watermark
-        ends = sorted({one.last_seq for one in newest.objects} | set(newest.live.tolist()))
-        last = None
-        for place in ends:
-            if not fits(place):
-                break
-            last = place
-        if last is not None:
-            return last
+        if too_far[0]:
+            return int(ends[too_far[0] - 1])
+        first = int(ends[0])
         # Not even one object fits: count its rows, and those of others that lie between.
-        near = [one for one in newest.objects if one.first_seq <= ends[0]]
-        partition = Lives(0, tuple((one.key, one.hash) for one in near), begin.seq, ends[0])
-
+        near = [one for one in newest.objects if one.first_seq <= first]
+        partition = Lives(0, tuple((one.key, one.hash) for one in near), begin.seq, first)
         found = [
             table.column("finish_seq").to_numpy() for table in archived(self.place, partition, ["finish_seq"])
         ]
-        upto = newest.live[: int(np.searchsorted(newest.live, ends[0], side="right"))]
+        upto = newest.live[: int(np.searchsorted(newest.live, first, side="right"))]
         places = np.sort(np.concatenate([*found, upto]))
-        whole = max(newest.bytes_until(ends[0]), 1)
+        whole = max(int(measured[0]), 1)
         room = min(rows, max(len(places) * size // whole, 1))
         if room >= len(places):
-            return ends[0]
+            return first
         return int(places[room - 1])
 
     def put_aside(self, newest: Newest, after: int, until: int) -> tuple[str, int]:
@@ -218,7 +230,8 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         begin, to = Offset(**start), Offset(**end)
         if to.seq <= begin.seq:
             return []
-        objects = self.objects_of(begin, to)
+        # Which rows are wanted is asked last: offsets and limits are those of all rows.
+        objects = [one for one in self.objects_of(begin, to) if self.wanted.has_queue(one.queue)]
         found: list[InputPartition] = [
             Lives(to.commit, group, begin.seq, to.seq) for group in grouped(objects, self.partition_rows)
         ]
@@ -238,7 +251,7 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         if len(objects) != to.objects:
             raise NotFound(
                 f"{to.objects - len(objects)} archive objects of the batch up to {to.seq} were given up before it was "
-                "read: this stream fell behind; raise archive_ms of the queue, and begin with a new checkpoint",
+                "read: this stream fell behind; raise archive_for of the queue, and begin with a new checkpoint",
                 "collected",
             )
         return objects
@@ -268,7 +281,7 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         return self.stage(table, pinned.file_id)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return LivesReader(self.place, self.schema, batch_rows=self.batch_rows).read(partition)
+        return LivesReader(self.place, self.schema, self.wanted, self.batch_rows).read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         # Called when the next batch is planned, so never an acknowledgement; by then nobody reads this one again.
@@ -287,34 +300,41 @@ def same_file(offset: Offset, pinned: Any) -> None:
         )
 
 
-def fell_behind(pinned: Any, begin: Offset) -> None:
-    """Refuse to go on where finished jobs may have gone unread."""
+def fell_behind(pinned: Any, begin: Offset, wanted: Wanted) -> None:
+    """Refuse to go on where finished jobs that are wanted may have gone unread."""
     if begin.seq == 0:
         return
     advice = "read more often, or go on with the option onLoss=ignore"
-    risky = {queue["name"]: queue for queue in pinned.queues()}
-    policies = {name: pinned.policy(name) for name in risky}
-    deleting = [name for name, policy in policies.items() if not policy["archive"]]
-    seen = ends_until(pinned, begin.seq) if deleting else set()
-    for name in deleting:
-        counts, policy = risky[name]["counts"], policies[name]
-        for dead, held in ((False, counts["done"] + counts["cancelled"]), (True, counts["dead"])):
-            # Deleted are the oldest: as long as one of those that were read is there, none after it has gone.
-            may_go = held >= policy["keep"] or policy["keep_ms"] is not None
-            if may_go and held and (name, dead) not in seen:
+    # The marks of writes are no work: nobody misses them.
+    names = (queue for queue in pinned.queues() if queue["name"] != MARKED)
+    queues = {queue["name"]: queue for queue in names if wanted.has_queue(queue["name"])}
+    policies = {name: pinned.policy(name) for name in queues}
+    risky = [
+        name
+        for name, policy in policies.items()
+        if not policy["archive"]
+        or (policy["archive_ms"] is not None and begin.ms + policy["archive_ms"] < pinned.commit_ms)
+    ]
+    seen = ends_until(pinned, begin.seq) if risky else set()
+    for name in risky:
+        policy, counts = policies[name], queues[name]["counts"]
+        held = {False: counts["done"] + counts["cancelled"], True: counts["dead"]}
+        # The oldest goes first: as long as one of those that were read is there, none after it has gone.
+        vouched = [(name, dead) in seen for dead, n in held.items() if n]
+        if not policy["archive"]:
+            may_go = [n >= policy["keep"] or policy["keep_ms"] is not None for n in held.values() if n]
+            if any(go and not ok for go, ok in zip(may_go, vouched, strict=True)):
                 raise NotFound(
                     f"the stream fell behind: the queue {name} has no archive, and may have deleted finished jobs "
                     f"that were not read; turn its archive on, {advice}",
                     "collected",
                 )
-    for name, policy in policies.items():
-        age = policy["archive_ms"]
-        if name not in deleting and age is not None and begin.ms + age < pinned.commit_ms:
+        else:
             firsts = [a["first_seq"] for a in pinned.archives(0) if a["queue"] == name]
-            if firsts and min(firsts) > begin.seq:
+            if min(firsts, default=MOST) > begin.seq and not (vouched and all(vouched)):
                 raise NotFound(
                     f"the stream fell behind: archive objects of the queue {name} may have been given up unread; "
-                    f"raise its archive_ms, {advice}",
+                    f"raise its archive_for, {advice}",
                     "collected",
                 )
 

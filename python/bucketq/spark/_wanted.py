@@ -101,7 +101,7 @@ class Wanted:
 
     def may_hold(self, listed: Mapping[str, Any]) -> bool:
         """Whether an archive object may hold rows that are wanted."""
-        if listed["queue"] not in self.texts.get("queue", frozenset([listed["queue"]])):
+        if not self.has_queue(listed["queue"]):
             return False
         return all(
             meets(self.ranges.get(name, (None, None)), listed[first], listed[last])
@@ -110,6 +110,10 @@ class Wanted:
                 ("finished_at", "first_ms", "last_ms"),
             )
         )
+
+    def has_queue(self, name: str) -> bool:
+        """Whether rows of this queue may be wanted."""
+        return name in self.texts.get("queue", (name,))
 
     def columns(self) -> tuple[str, ...]:
         """What has to be read to tell."""

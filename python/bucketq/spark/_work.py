@@ -71,7 +71,8 @@ def process(
     gets a job and its answer becomes the result; with "pandas" it gets a DataFrame of the batch (id, queue, attempt,
     payload, data) and answers one result a row. What it raises nacks the job, or the whole batch. Jobs of an
     executor that is killed come back when their lease runs out; Spark starts its task again, and no task ends before
-    they are done. Jobs that are scheduled are waited for too: give ``seconds`` where some lie far ahead.
+    they are done. Jobs that are scheduled are waited for too: give ``seconds`` where some lie far ahead. Those of a
+    paused queue are not.
     """
     if how not in ("job", "pandas"):
         raise Invalid(f"how is 'job' or 'pandas', not {how!r}")
@@ -121,8 +122,12 @@ class _Task:
                 with queue.claim(self.batch, wait=IDLE, lease=self.lease, worker=worker) as jobs:
                     held = list(jobs)
                     if not held:
-                        counts = queue.counts(max_age=0).counts
-                        if until is None and not any(counts[s] for s in ("ready", "leased", "scheduled")):
+                        info = queue.counts(max_age=0)
+                        # A queue that is paused gives nothing: what others still have may come back to it.
+                        left = (
+                            ("leased",) if info.paused or info.draining else ("ready", "leased", "scheduled")
+                        )
+                        if until is None and not any(info.counts[state] for state in left):
                             break
                         continue
                     one, two, three = self.batch_of(file, held)

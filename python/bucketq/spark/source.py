@@ -21,12 +21,10 @@ from bucketq.spark._write import BatchWriter, StreamWriter, writing_of
 
 __all__ = ["Source"]
 
-READING = frozenset({"view", "columns", "partitionrows", "batchrows", "pushdown", *CHOOSING})
-STREAMING = frozenset({"maxrows", "maxbytes", "start", "onloss", "pollseconds"})
-WRITING = frozenset(
-    {"queue", "key", "chunk", "keepkeys", "rejects", "contenttype", "checkpointlocation", "path"}
-)
-OPTIONS = READING | STREAMING | WRITING | {"url"}
+READING = {"view", "columns", "partitionRows", "batchRows", "pushdown", *CHOOSING}
+STREAMING = {"maxRows", "maxBytes", "start", "onLoss", "pollSeconds"}
+WRITING = {"queue", "key", "chunk", "keepKeys", "rejects", "contentType", "checkpointLocation", "path"}
+OPTIONS = {name.lower(): name for name in READING | STREAMING | WRITING | {"url"}}
 """Options that are not settings of the engine; Spark hands them over in lower case."""
 
 

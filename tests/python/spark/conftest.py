@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from kit import NUMBERS, Place
+from program import JAVA
 
 from servers import BUCKET, Server, require
 
@@ -38,7 +39,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             "spark.master": "local[2,3]",
             "spark.sql.shuffle.partitions": "2",
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": f"-Dderby.system.home={scratch}",
+            "spark.driver.extraJavaOptions": f"-Dderby.system.home={scratch} {JAVA}",
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.local.dir": str(scratch),
             "spark.sql.streaming.pollingDelay": "50ms",
@@ -54,4 +55,4 @@ def place(request: pytest.FixtureRequest, spark: Any, tmp_path: Path) -> Place:
     if request.param == "file":
         return Place(str(tmp_path / "jobs"), {}, spark)
     server: Server = request.getfixturevalue("server")
-    return Place(f"s3://{BUCKET}/spark{next(NUMBERS)}", server.settings, spark)
+    return Place(f"s3://{BUCKET}/spark{next(NUMBERS)}", server.settings, spark, server)

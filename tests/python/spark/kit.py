@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import bucketq
+from servers import BUCKET, Server
 
 NUMBERS = itertools.count()
 RARELY = 3600.0
@@ -15,10 +16,11 @@ RARELY = 3600.0
 class Place:
     """A queue file that other processes reach too."""
 
-    def __init__(self, url: str, settings: dict[str, Any], spark: Any) -> None:
+    def __init__(self, url: str, settings: dict[str, Any], spark: Any, server: Server | None = None) -> None:
         self.url = url
         self.settings = settings | {"archive_every": RARELY}
         self.spark = spark
+        self.server = server
 
     def open(self, **settings: Any) -> bucketq.QueueFile:
         return bucketq.open(self.url, **(self.settings | settings))
@@ -34,8 +36,14 @@ class Place:
 
     def objects(self) -> list[str]:
         """The keys of what lies in the store."""
-        if self.url.startswith("s3://"):
-            raise NotImplementedError
+        if self.server is not None:
+            prefix = self.url.removeprefix(f"s3://{BUCKET}/")
+            pages = (
+                self.server.client()
+                .get_paginator("list_objects_v2")
+                .paginate(Bucket=BUCKET, Prefix=f"{prefix}.")
+            )
+            return sorted(one["Key"].rpartition("/")[2] for page in pages for one in page.get("Contents", ()))
         path = Path(self.url)
         return sorted(p.name for p in path.parent.iterdir() if p.name.startswith(f"{path.name}."))
 
@@ -62,3 +70,20 @@ def work(file: bucketq.QueueFile, queue: str, jobs: int, *, dead: int = 0, at: i
 def archive(file: bucketq.QueueFile, queue: str, *, keep: int = 0, **changes: Any) -> None:
     """Have finished jobs archived."""
     file.queue(queue).configure(archive=True, keep=keep, **changes)
+
+
+def stream(place: Any, **options: Any) -> Any:
+    """The log of finished jobs."""
+    return place.spark.readStream.format("bucketq").options(**place.options(**options)).load()
+
+
+def drain(frame: Any, out: Path, each: Any) -> Any:
+    """Everything there is, batch by batch, to ``each``."""
+    query = (
+        frame.writeStream.foreachBatch(each)
+        .option("checkpointLocation", str(out / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(90)
+    return query

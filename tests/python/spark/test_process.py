@@ -40,3 +40,31 @@ def test_executors_work_until_the_queue_is_drained(place, spark):
         assert {bytes(row["result"]) for row in again.results().collect()} == {
             b"%d" % n**2 for n in range(10)
         }
+
+
+def test_a_lease_is_extended_while_its_job_is_worked_on_and_time_can_be_limited(place, spark):
+    url, settings = place.url, place.settings
+
+    def slow(job: Any) -> Any:
+        import bucketq
+
+        with bucketq.open(url, **settings) as file:
+            first = file.get(job.id).expires_at
+            while (now := file.get(job.id).expires_at) == first:
+                pass
+        return now > first
+
+    with place.open() as file:
+        q = file.queue("mail")
+        id = q.enqueue({"n": 0}).id
+        done = process(spark, url, "mail", slow, lease=3, tasks=1, settings=settings)
+        assert (done.acked, done.failed, done.lost) == (1, 0, 0)
+        assert file.get(id).attempt == 1
+        assert bytes(done.results().collect()[0]["result"]) == b"true"
+        later = q.enqueue({"n": 1}, delay=3600).id
+        done = process(spark, url, "mail", slow, seconds=0.5, tasks=1, settings=settings)
+        assert (done.acked, done.results().count()) == (0, 0)
+        assert file.get(later).state == "scheduled"
+        q.pause()
+        q.enqueue({"n": 2})
+        assert process(spark, url, "mail", slow, tasks=1, settings=settings).acked == 0

@@ -156,7 +156,7 @@ def test_what_makes_no_sense_is_refused_at_once(place, spark):
         pass
     for options, told in (
         ({"view": "jbos"}, "there is no view 'jbos'.*jobs"),
-        ({"maxRow": 5}, "no option 'maxrow'.*maxrows"),
+        ({"maxRow": 5}, "no option 'maxrow'.*maxRows"),
         ({"columns": "id,status"}, "no column 'status'.*state"),
         ({"partitionRows": "many"}, "partitionRows is a whole number"),
     ):
@@ -166,3 +166,29 @@ def test_what_makes_no_sense_is_refused_at_once(place, spark):
         spark.read.format("bucketq").option("url", "memory://x").load()
     with pytest.raises(Exception, match="there is no queue file none"):
         spark.read.format("bucketq").option("url", f"{place.url}-none/none").load()
+
+
+@pytest.mark.parametrize("place", ["file", "s3"], indirect=True)
+def test_a_dataframe_shows_one_commit_while_writers_are_at_work_between_its_partitions(place):
+    with place.open() as file:
+        archive(file, "mail", keep=6)
+        for part in range(4):
+            work(file, "mail", 12, dead=2, at=12 * part)
+            file.archive()
+        expected = {life(row): row["finish_seq"] for row in place.rows()}
+        seq = file.stats().commit_seq
+        frame = place.frame(partitionRows=1)
+        found: list[Any] = []
+        for row in frame.toLocalIterator():
+            # Spark reads a partition when its rows are asked for: the file is another one for each of them.
+            if len(found) % 5 == 0:
+                work(file, "mail", 1, at=1000 + len(found))
+                for job in file.list(queue="mail", states=["dead"], limit=1).jobs:
+                    file.queue("mail").requeue(job.id)
+                file.archive()
+            found.append(row)
+        assert frame.rdd.getNumPartitions() >= 4
+        assert {row["commit_seq"] for row in found} == {seq}
+        assert file.stats().commit_seq > seq + 20
+        assert {life(row): row["finish_seq"] for row in found} == expected
+        assert len(found) == 48

@@ -3,27 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import archive, work
-
-
-def stream(place: Any, **options: Any) -> Any:
-    return place.spark.readStream.format("bucketq").options(**place.options(**options)).load()
-
-
-def drain(frame: Any, out: Path, each: Any) -> Any:
-    """Everything there is, batch by batch, to ``each``."""
-    query = (
-        frame.writeStream.foreachBatch(each)
-        .option("checkpointLocation", str(out / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination(90)
-    return query
+from kit import archive, drain, stream, work
 
 
 def lives(rows: Any) -> list[tuple[Any, ...]]:

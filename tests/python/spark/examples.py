@@ -1,0 +1,31 @@
+"""A program that runs the examples of a page and a notebook in its directory, and tells what they printed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def run(code: str, name: str, names: dict[str, Any]) -> str:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(compile(code, name, "exec"), names)
+    return said.getvalue()
+
+
+def main() -> None:
+    asked = json.loads(sys.argv[1])
+    names: dict[str, Any] = {"__name__": "page"}
+    page = [run(code, "spark.md", names) for code in asked["page"]]
+    notebook = run(asked["notebook"], "shop.py", {"__name__": "shop"})
+    print(
+        json.dumps({"page": page, "notebook": notebook, "made": sorted(p.name for p in Path.cwd().iterdir())})
+    )
+    names["spark"].stop()
+
+
+main()
