@@ -1,4 +1,4 @@
-//! What groups, dedup keys and policies cost, in the database alone and in the whole engine. What is compared takes turns.
+//! What groups, dedup keys, policies and listeners cost, in the database alone and in the whole engine. What is compared takes turns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,6 +93,8 @@ pub fn dedup(live: usize, rounds: usize) -> Result<(f64, Value)> {
 /// Callers of the engine, and what each does a round.
 const CALLERS: usize = 64;
 const TURNS: usize = 40;
+/// Events that may wait for their listener.
+const EVENTS: usize = 10_000;
 
 /// A queue file in memory, with this policy and these jobs in it.
 async fn engine(
@@ -169,9 +171,39 @@ pub async fn policies_engine(backlog: usize, rounds: usize, dedup: bool) -> Resu
     let changes = Changes { dedup_content: Some(dedup), ..everything()? };
     let on = engine(Some(changes), backlog, |q| keyed(q, false)).await?;
     let off = engine(None, backlog, |q| keyed(q, false)).await?;
+    whole_lives(&on, &off, rounds).await
+}
+
+/// The same with a listener that counts events over that with none. It must get every event, or its cost is not what is
+/// measured.
+pub async fn events_engine(backlog: usize, rounds: usize) -> Result<f64> {
+    let on = engine(None, backlog, |q| keyed(q, false)).await?;
+    let off = engine(None, backlog, |q| keyed(q, false)).await?;
+    let mut events = on.file().events(EVENTS)?;
+    let counting = tokio::spawn(async move {
+        let mut count = 0;
+        while events.next().await.is_some() {
+            count += 1;
+        }
+        (count, events.missed())
+    });
+    let ratio = whole_lives(&on, &off, rounds).await?;
+    on.file().clone().close().await?;
+    drop(on);
+    let (count, missed) =
+        counting.await.map_err(|e| Error::new(Code::Internal, "the listener panicked").because(e))?;
+    let ops = rounds * CALLERS * TURNS * 3;
+    if count < ops || missed > 0 {
+        return Err(Error::new(Code::Internal, format!("{count} events of {ops} ops, {missed} missed")));
+    }
+    Ok(ratio)
+}
+
+/// Time of a round of enqueue, claim and ack in one queue over that in another.
+async fn whole_lives(on: &Queue, off: &Queue, rounds: usize) -> Result<f64> {
     let mut times = [vec![], vec![]];
     for _ in 0..rounds {
-        for (queue, times) in [&on, &off].into_iter().zip(&mut times) {
+        for (queue, times) in [on, off].into_iter().zip(&mut times) {
             let queue = queue.clone();
             let turn = move || {
                 let queue = queue.clone();

@@ -129,7 +129,7 @@ async fn an_object_whose_jobs_were_requeued_or_purged_meanwhile_is_dropped() -> 
     let (jobs, meddled) = tokio::join!(archived, meddled);
     meddled?;
     assert_eq!(jobs?, 5, "the life that ended by it as well");
-    assert_eq!(slow.seen.load(Ordering::Relaxed), 3, "two for nothing, and one with all");
+    assert_eq!(slow.seen.load(Ordering::Relaxed), 2, "one for nothing, and one with all");
     let all = whole(&memory, &file).await?;
     assert_eq!(all.len(), 5);
     assert_eq!(file.get(ids[2]).await?.expect("it lives again").job.state, State::Ready);
@@ -138,6 +138,29 @@ async fn an_object_whose_jobs_were_requeued_or_purged_meanwhile_is_dropped() -> 
     let all = whole(&memory, &file).await?;
     assert_eq!(all[&(ids[2], 1)].run, 1, "its new life");
     assert_eq!(all.len(), 7);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_that_finish_while_an_object_is_on_its_way_leave_with_the_next() -> Result<()> {
+    let memory: Arc<dyn Store> = Arc::new(Memory::new());
+    let slow = Uploads::over(Arc::clone(&memory));
+    let file = on(slow.clone()).await?;
+    set(&file, keep(0)).await?;
+    finish(&file, 5).await?;
+    slow.open.send_replace(false);
+    let archived = file.archive();
+    let more = async {
+        let _ = slow.held.subscribe().wait_for(|n| *n == 1).await;
+        let ids = finish(&file, 3).await?;
+        slow.open.send_replace(true);
+        Ok::<_, Error>(ids)
+    };
+    let (jobs, more) = tokio::join!(archived, more);
+    more?;
+    assert_eq!(jobs?, 8);
+    assert_eq!(file.archives(None, 0).await?.objects.iter().map(|o| o.jobs).collect::<Vec<_>>(), [5, 3]);
+    assert_eq!(whole(&memory, &file).await?.len(), 8);
     file.close().await
 }
 

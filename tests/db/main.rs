@@ -6,6 +6,7 @@ mod dedup;
 mod enqueue;
 mod file;
 mod group;
+mod leave;
 mod limited;
 mod limits;
 mod lives;

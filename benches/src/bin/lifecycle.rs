@@ -1,4 +1,4 @@
-//! What do groups, dedup keys and policies cost? `make bench-lifecycle`; `--quick` only shows that it runs.
+//! What do groups, dedup keys, policies and listeners cost? `make bench-lifecycle`; `--quick` only shows that it runs.
 //!
 //! A table with the aims goes to standard error, JSON to the last line of standard output. README.md beside `src`
 //! says what each key means.
@@ -19,12 +19,14 @@ async fn main() -> Result<()> {
     let dedup_ratio = lifecycle::dedup_engine(live, turns).await?;
     let policies_cost_ratio = lifecycle::policies_engine(backlog, turns, true).await?;
     let policies_but_dedup_ratio = lifecycle::policies_engine(backlog, turns, false).await?;
+    let events_cost_ratio = lifecycle::events_engine(backlog, turns).await?;
     let told = json!({
         "claim_us": claim_us,
         "claim_groups_ratio": claim_groups_ratio,
         "dedup_ratio": dedup_ratio,
         "policies_cost_ratio": policies_cost_ratio,
         "policies_but_dedup_ratio": policies_but_dedup_ratio,
+        "events_cost_ratio": events_cost_ratio,
         "sql": {
             "dedup_ratio": dedup_sql,
             "dedup_us": dedup_us,

@@ -1,7 +1,9 @@
 //! Lives as the bytes of one Parquet object.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, LogicalType, Repetition, TimeUnit, Type as Physical, ZstdLevel};
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
@@ -104,15 +106,32 @@ fn numbers(column: &Column, lives: &[Life]) -> Written<i64> {
 }
 
 fn bytes_of(column: &Column, lives: &[Life]) -> Written<ByteArray> {
-    let owned = |text: &str| ByteArray::from(text.as_bytes().to_vec());
     match column.means {
-        Means::Text(of) => {
-            (lives.iter().map(|l| ByteArray::from(of(l).into_owned().into_bytes())).collect(), None)
+        Means::Text(of) => (texts(lives.iter().map(|l| Some(of(l)))).0, None),
+        Means::MaybeText(of) => {
+            let (there, levels) = texts(lives.iter().map(|l| of(l).map(Cow::Borrowed)));
+            (there, Some(levels))
         }
-        Means::MaybeText(of) => some(lives.iter().map(|l| of(l).map(owned))),
         Means::MaybeBytes(of) => some(lives.iter().map(|l| of(l).cloned().map(ByteArray::from))),
         _ => (vec![], None),
     }
+}
+
+/// Texts in one piece of memory, those that follow their like once.
+fn texts<'a>(values: impl Iterator<Item = Option<Cow<'a, str>>>) -> (Vec<ByteArray>, Vec<i16>) {
+    let (mut all, mut places, mut levels) = (Vec::new(), Vec::new(), Vec::new());
+    let mut last = 0..0;
+    for value in values {
+        levels.push(i16::from(value.is_some()));
+        let Some(text) = value else { continue };
+        if all[last.clone()] != *text.as_bytes() {
+            last = all.len()..all.len() + text.len();
+            all.extend_from_slice(text.as_bytes());
+        }
+        places.push(last.clone());
+    }
+    let all = Bytes::from(all);
+    (places.into_iter().map(|place| ByteArray::from(all.slice(place))).collect(), levels)
 }
 
 fn some<T>(values: impl Iterator<Item = Option<T>>) -> Written<T> {

@@ -1,38 +1,21 @@
-//! The archive in the database: which finished jobs leave next, the list of archive objects, and the one change that puts
-//! an object on the list and takes its jobs out (docs/decisions/0016-archive.md).
+//! The archive in the database: when there is something to do for it, the list of archive objects, and the one change that
+//! puts an object on the list and takes its jobs out (docs/decisions/0016-archive.md).
 //!
 //! Called by the writer, and by questions about the archive. Knows nothing of where objects lie.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{OptionalExtension, params};
 
 use super::fault::{Fault, Try};
 use super::keep::{End, by_end};
-use super::names::NOBODY;
-use super::row::{BODY, INLINE, NO_TOKEN, attempt, state};
 use super::{Db, Limits, Moment, Turn};
 use crate::broken::Broken;
 use crate::error::{Code, Error, Result};
 use crate::event::Happened;
-use crate::job::{JobId, State};
-use crate::life::{Archived, Kind, Life, Listing, Part};
+use crate::job::State;
+use crate::life::{Archived, Kind, Listing};
 
-/// The columns of a life, in the order [`Turn::life`] reads them.
-macro_rules! life_columns {
-    () => {
-        "finish_seq, id, run, group_name, state, priority, tries, max_attempts, worker, enqueued_ms, due_ms, first_ms, \
-         claimed_ms, ends_ms, jobs.seq, fence, token, payload_len, payload_kind, payload, body, jobs.content_type, \
-         results.content_type, bytes"
-    };
-}
-
-/// Finished jobs of a queue after one place in the order of finishes up to another, in that order.
-pub(super) const FINISHED: [&str; 2] = by_end!(
-    concat!("SELECT ", life_columns!(), " FROM jobs LEFT JOIN results ON results.seq = jobs.seq WHERE "),
-    " AND finish_seq > ?2 AND finish_seq <= ?3 ORDER BY finish_seq LIMIT ?4"
-);
 /// How many there are up to a place.
 pub(super) const COUNT_UNTIL: [&str; 2] =
     by_end!("SELECT count(*) FROM jobs WHERE ", " AND finish_seq <= ?2");
@@ -52,19 +35,6 @@ const fn count_until(kind: Kind) -> &'static str {
     }
 }
 
-/// Lives of one queue that are to leave.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Leaving {
-    /// `queues.id`.
-    pub queue: i64,
-    /// What they are.
-    pub lives: Vec<Life>,
-    /// Where they stand.
-    pub parts: Vec<Part>,
-    /// How many of the jobs among them are done, dead and cancelled.
-    pub counts: [u64; 3],
-}
-
 /// What there is to do for the archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
@@ -77,18 +47,6 @@ pub enum Due {
 }
 
 impl Db {
-    /// The oldest jobs that are to leave the queue which has most of them, at most so many and of about so many bytes;
-    /// those in `gone` not, for they are about to leave.
-    pub fn leaving(
-        &mut self,
-        at: &Moment,
-        most: u32,
-        bytes: usize,
-        gone: Option<&Listing>,
-    ) -> Result<Option<Leaving>> {
-        self.look(at, |turn| turn.leaving(most, bytes, gone))
-    }
-
     /// Whether the archive has something to do: a queue has `enough` jobs to leave, or some for longer than `every_ms`.
     /// `thorough` also looks for those that are due by time.
     pub fn archive_due(&mut self, at: &Moment, enough: u64, every_ms: i64, thorough: bool) -> Result<Due> {
@@ -112,12 +70,6 @@ impl Db {
             self.poisoned |= matches!(fault, Fault::Broken(_));
             fault.into_error()
         })
-    }
-
-    /// Lives of all queues that are not archived yet, after one place in the order of finishes up to another, in that
-    /// order; at most so many.
-    pub fn finished_lives(&mut self, after: u64, until: u64, limit: u32, at: &Moment) -> Result<Vec<Life>> {
-        self.look(at, |turn| turn.finished(None, after, until, limit))
     }
 
     /// The listing with what is left of its jobs, if none are; only for a rule broken on purpose, so never in what ships.
@@ -179,132 +131,6 @@ impl Turn<'_> {
             }
         }
         Ok(self.nth_past(queue, 0)?.is_some_and(waits))
-    }
-
-    fn leaving(&mut self, most: u32, bytes: usize, gone: Option<&Listing>) -> Try<Option<Leaving>> {
-        let mut lines = vec![];
-        for line in self.all_lines()?.filter(|l| self.line(*l).policy.archive).collect::<Vec<_>>() {
-            let past: i64 = self
-                .conn
-                .prepare_cached(super::past::COUNT_UNTIL)?
-                .query_row([self.line(line).id, i64::MAX], |row| row.get(0))?;
-            lines.push((
-                End::BOTH.map(|end| self.over_kept(line, end)).into_iter().fold(past, i64::max),
-                line,
-            ));
-        }
-        lines.sort_by_key(|(most, _)| -most);
-        for (_, line) in lines {
-            let mut leaving =
-                Leaving { queue: self.line(line).id, lives: vec![], parts: vec![], counts: [0; 3] };
-            let mut room = bytes;
-            let gone = gone.filter(|listing| listing.queue == leaving.queue);
-            let gone = |kind| gone.and_then(|l| l.parts.iter().find(|part| part.kind == kind));
-            for end in End::BOTH {
-                self.leave(line, end, most, &mut room, gone(end.kind()), &mut leaving)?;
-            }
-            self.leave_past(line, most, &mut room, gone(Kind::Past), &mut leaving)?;
-            if !leaving.lives.is_empty() {
-                leaving.lives.sort_unstable_by_key(|life| life.finish_seq);
-                return Ok(Some(leaving));
-            }
-        }
-        Ok(None)
-    }
-
-    fn leave(
-        &mut self,
-        line: usize,
-        end: End,
-        most: u32,
-        room: &mut usize,
-        gone: Option<&Part>,
-        leaving: &mut Leaving,
-    ) -> Try<()> {
-        let policy = Arc::clone(&self.line(line).policy);
-        let (after, gone) = gone.map_or((-1, 0), |part| (part.until as i64, part.jobs as i64));
-        let excess = self.over_kept(line, end) - gone;
-        let before = policy.keep_ms.map_or(i64::MIN, |age| self.now_ms.saturating_sub(age));
-        let left = i64::from(most) - leaving.lives.len() as i64;
-        let limit = if policy.keep_ms.is_some() { left } else { left.min(excess) };
-        if limit <= 0 || *room == 0 {
-            return Ok(());
-        }
-        let mut part = Part { kind: end.kind(), until: 0, jobs: 0 };
-        let mut stmt = self.conn.prepare_cached(end.pick(FINISHED))?;
-        let mut rows = stmt.query(params![self.line(line).id, after, i64::MAX, limit])?;
-        while let Some(row) = rows.next()? {
-            let aged = row.get::<_, i64>(13)? <= before;
-            if (part.jobs as i64 >= excess && !aged) || *room == 0 {
-                break;
-            }
-            let one = self.life(row, line, policy.archive_payloads)?;
-            part = Part { until: one.finish_seq, jobs: part.jobs + 1, ..part };
-            *room = room.saturating_sub(one.size());
-            match one.state {
-                State::Dead => leaving.counts[1] += 1,
-                State::Cancelled => leaving.counts[2] += 1,
-                _ => leaving.counts[0] += 1,
-            }
-            leaving.lives.push(one);
-        }
-        if part.jobs > 0 {
-            leaving.parts.push(part);
-        }
-        Ok(())
-    }
-
-    /// The life in a row of [`life_columns`].
-    pub fn life(&mut self, row: &Row<'_>, line: usize, payloads: bool) -> Try<Life> {
-        let state = state(row.get(4)?)?;
-        let (run, seq): (u32, i64) = (row.get(2)?, row.get(14)?);
-        let claimed = row.get::<_, [u8; 16]>(16)? != NO_TOKEN;
-        let tries = attempt(row.get(6)?)?;
-        let worker: i64 = row.get(8)?;
-        let enqueued_ms: i64 = row.get(9)?;
-        let copied = |r: &Row<'_>, i: usize| {
-            r.get_ref(i)?.as_blob().map(Bytes::copy_from_slice).map_err(rusqlite::Error::from)
-        };
-        let payload = match row.get(18)? {
-            _ if !payloads => None,
-            INLINE => Some(copied(row, 19)?),
-            BODY => Some(
-                self.conn
-                    .prepare_cached("SELECT bytes FROM bodies WHERE id = ?1")?
-                    .query_row([row.get::<_, i64>(20)?], |body| copied(body, 0))?,
-            ),
-            kind => return Err(Fault::corrupt(format!("this library knows no payload kind {kind}"))),
-        };
-        let (result_type, result) = match row.get::<_, Option<i64>>(22)? {
-            Some(kind) => (Some(self.text(kind)?), Some(copied(row, 23)?)),
-            None => (None, None),
-        };
-        let failed = tries > 1 || state == State::Dead;
-        Ok(Life {
-            finish_seq: row.get::<_, i64>(0)? as u64,
-            id: JobId(uuid::Uuid::from_bytes(row.get(1)?)),
-            run,
-            queue: self.line(line).name.clone(),
-            group: row.get::<_, Option<String>>(3)?.map(Into::into),
-            state,
-            priority: row.get(5)?,
-            attempts: tries,
-            max_attempts: row.get(7)?,
-            worker: if claimed && worker != NOBODY { Some(self.text(worker)?) } else { None },
-            enqueued_ms,
-            run_at_ms: row.get::<_, Option<i64>>(10)?.unwrap_or(enqueued_ms),
-            first_claimed_ms: if claimed { Some(row.get(11)?) } else { None },
-            claimed_ms: if claimed { Some(row.get(12)?) } else { None },
-            finished_ms: row.get(13)?,
-            seq: seq as u64,
-            fence: if claimed { Some(row.get::<_, i64>(15)? as u64) } else { None },
-            payload_len: row.get::<_, i64>(17)? as u64,
-            payload_type: if payload.is_some() { Some(self.text(row.get(21)?)?) } else { None },
-            payload,
-            result,
-            result_type,
-            last_error: if failed { self.last_error(seq, run)? } else { None },
-        })
     }
 
     fn archive(&mut self, listing: Option<&Listing>, floor: u64) -> Try<()> {
@@ -420,29 +246,5 @@ impl Turn<'_> {
             });
         }
         Ok(listed)
-    }
-
-    /// Lives that are not archived yet, of one queue or of all, after one place up to another, in order; at most so many.
-    pub fn finished(&mut self, queue: Option<&str>, after: u64, until: u64, limit: u32) -> Try<Vec<Life>> {
-        let queues = match queue {
-            Some(name) => self.find_line(name)?.into_iter().collect(),
-            None => self.all_lines()?.collect::<Vec<_>>(),
-        };
-        let place = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let mut lives = vec![];
-        for line in queues {
-            let payloads = self.line(line).policy.archive_payloads;
-            for end in End::BOTH {
-                let mut stmt = self.conn.prepare_cached(end.pick(FINISHED))?;
-                let mut rows = stmt.query(params![self.line(line).id, place(after), place(until), limit])?;
-                while let Some(row) = rows.next()? {
-                    lives.push(self.life(row, line, payloads)?);
-                }
-            }
-            lives.extend(self.finished_past(line, place(after), place(until), limit)?);
-        }
-        lives.sort_unstable_by_key(|life| life.finish_seq);
-        lives.truncate(limit as usize);
-        Ok(lives)
     }
 }

@@ -21,6 +21,9 @@ const REMEMBERED: usize = 10_000;
 pub(super) struct Names {
     ids: HashMap<Arc<str>, i64>,
     texts: HashMap<i64, Arc<str>>,
+    /// The newest of them that were asked for: a row names one worker and a type or two, and the next row the same.
+    recent: [Option<(i64, Arc<str>)>; 4],
+    oldest: usize,
     backoff_ids: Vec<(Backoff, i64)>,
     backoffs: HashMap<i64, Backoff>,
 }
@@ -61,8 +64,14 @@ impl Turn<'_> {
 
     /// The text with this id.
     pub fn text(&mut self, id: i64) -> Try<Arc<str>> {
-        if let Some(text) = self.cache.names.texts.get(&id) {
+        let names = &mut self.cache.names;
+        if let Some((_, text)) = names.recent.iter().flatten().find(|(of, _)| *of == id) {
             return Ok(text.clone());
+        }
+        if let Some(text) = names.texts.get(&id).cloned() {
+            names.recent[names.oldest] = Some((id, text.clone()));
+            names.oldest = (names.oldest + 1) % names.recent.len();
+            return Ok(text);
         }
         let text: Option<String> = self
             .conn

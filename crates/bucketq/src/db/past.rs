@@ -6,8 +6,8 @@
 use rusqlite::{OptionalExtension, params};
 
 use super::Turn;
-use super::archive::Leaving;
 use super::fault::Try;
+use super::leave::{Leaving, Values};
 use super::row::{Slot, UNTRIED};
 use crate::job::State;
 use crate::life::{Kind, Life, Part};
@@ -81,18 +81,18 @@ impl Turn<'_> {
         line: usize,
         most: u32,
         room: &mut usize,
-        gone: Option<&Part>,
+        (after, _): (i64, i64),
         leaving: &mut Leaving,
     ) -> Try<()> {
-        let after = gone.map_or(-1, |part| part.until as i64);
         let left = i64::from(most) - leaving.lives.len() as i64;
         let mut part = Part { kind: Kind::Past, until: 0, jobs: 0 };
+        let mut values = Values::default();
         let mut stmt = self.conn.prepare_cached(OLDEST)?;
         let mut rows = stmt.query([self.line(line).id, after, left.max(0)])?;
         while *room > 0
             && let Some(row) = rows.next()?
         {
-            let one = self.past_life(row, line)?;
+            let one = self.past_life(row, line, &mut values)?;
             part = Part { until: row.get::<_, i64>(25)? as u64, jobs: part.jobs + 1, ..part };
             *room = room.saturating_sub(one.size());
             leaving.lives.push(one);
@@ -107,15 +107,15 @@ impl Turn<'_> {
     pub fn finished_past(&mut self, line: usize, after: i64, until: i64, limit: u32) -> Try<Vec<Life>> {
         let mut stmt = self.conn.prepare_cached(FINISHED)?;
         let mut rows = stmt.query(params![self.line(line).id, after, until, limit])?;
-        let mut lives = vec![];
+        let (mut lives, mut values) = (vec![], Values::default());
         while let Some(row) = rows.next()? {
-            lives.push(self.past_life(row, line)?);
+            lives.push(self.past_life(row, line, &mut values)?);
         }
         Ok(lives)
     }
 
-    fn past_life(&mut self, row: &rusqlite::Row<'_>, line: usize) -> Try<Life> {
-        let life = self.life(row, line, false)?;
+    fn past_life(&mut self, row: &rusqlite::Row<'_>, line: usize, values: &mut Values) -> Try<Life> {
+        let life = self.life(row, line, false, values)?;
         // Its attempts went on with the job, and may be gone with it.
         Ok(Life { last_error: row.get(24)?, ..life })
     }

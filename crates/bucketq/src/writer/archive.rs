@@ -10,31 +10,30 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Writer;
+use super::object::Reader;
 use crate::broken::{self, Broken};
 use crate::config::{Host, Options};
-use crate::db::{Db, Due, Leaving, Moment};
+use crate::db::{Due, Moment};
 use crate::door::{Done, Mail, Pass, Slot, Wait, Work};
 use crate::error::{Code, Error, Result};
 use crate::gc::{self, Kept};
 use crate::keys;
-use crate::life::{Archived, Listing};
+use crate::life::Listing;
 use crate::metrics::Counters;
-use crate::pages::{Image, PageFile, Pages};
-use crate::store::Store;
-use crate::wire::hash;
 
 /// Jobs that are worth an object of their own at once.
 const ENOUGH: u64 = 4_096;
-/// Jobs in one object: taking them out is one commit, which others wait for.
-const MOST: u32 = 10_000;
-/// Bytes of them, about.
-const BYTES: usize = 8 * 1024 * 1024;
+/// Objects read of one image. To freeze one costs a pointer a page, for jobs that are many a good part of an object's
+/// time; to keep it costs the pages that change meanwhile.
+const OBJECTS: u32 = 16;
 
 /// How long the archive rests after something went wrong, so that not every commit reads and encodes for nothing.
 const REST: Duration = Duration::from_secs(30);
 
 /// What came of reading and uploading: an object to be listed, or no job to leave.
 type Made = Result<Option<Arc<Listing>>>;
+/// That, and who read it and can read the next.
+type Ready = (Made, Option<Box<Reader>>);
 /// An object in a commit that is under way, and the answer to come.
 type Listed = (Option<Arc<Listing>>, oneshot::Receiver<Result<Done>>);
 type Order = oneshot::Sender<Result<Pass>>;
@@ -43,7 +42,7 @@ type Order = oneshot::Sender<Result<Pass>>;
 pub(super) struct Archiver {
     wake: mpsc::WeakUnboundedSender<Mail>,
     /// An object is being made.
-    making: Option<oneshot::Receiver<Made>>,
+    making: Option<oneshot::Receiver<Ready>>,
     /// A commit with it is under way: the object, and the answer.
     listing: Option<Listed>,
     /// Who waits for this pass.
@@ -104,22 +103,29 @@ impl Writer {
         if let Some(listing) = self.archiver.left.clone() {
             return Some(self.archive_slot(Some(listing)));
         }
-        let made = match self.archiver.making.as_mut()?.try_recv() {
+        let (made, reader) = match self.archiver.making.as_mut()?.try_recv() {
             Err(oneshot::error::TryRecvError::Empty) => return None,
             Err(oneshot::error::TryRecvError::Closed) => {
-                Err(Error::new(Code::Internal, "an archive object was not finished"))
+                (Err(Error::new(Code::Internal, "an archive object was not finished")), None)
             }
-            Ok(made) => made,
+            Ok(ready) => ready,
         };
         self.archiver.making = None;
+        let at_end = reader.as_ref().is_some_and(|r| r.made > 0);
         match made {
             Ok(Some(listing)) => {
                 let more = listing.object.jobs >= ENOUGH || !self.archiver.orders.is_empty();
                 if more && !broken::is(&self.options, Broken::LeaveBeforeListed) {
-                    // The next object is made while this one is listed: of the same state, without these jobs.
-                    self.start_archive(Some(Arc::clone(&listing)));
+                    // The next object is made while this one is listed: of a state without these jobs.
+                    self.start_archive(Some(&listing), reader);
                 }
                 Some(self.archive_slot(Some(listing)))
+            }
+            Ok(None) if at_end && !self.archiver.orders.is_empty() => {
+                // No more in that state; other jobs may have finished since.
+                let listed = self.archiver.listing.as_ref().and_then(|(listing, _)| listing.clone());
+                self.start_archive(listed.as_deref(), None);
+                None
             }
             // Who asks has what is too old given up as well.
             Ok(None) if !self.archiver.orders.is_empty() && self.archives_too_old() => {
@@ -161,14 +167,14 @@ impl Writer {
         if asked {
             // Of the newest state: jobs of others leave too.
             match self.refresh().await {
-                Ok(_) => self.start_archive(None),
+                Ok(_) => self.start_archive(None, None),
                 Err(error) => self.archiver.tell(&Err(error)),
             }
             return;
         }
         match self.archive_due() {
             Due::Nothing => {}
-            Due::Jobs => self.start_archive(None),
+            Due::Jobs => self.start_archive(None, None),
             Due::Objects => {
                 let slot = self.archive_slot(None);
                 Box::pin(self.commit(vec![slot], &mut vec![])).await;
@@ -241,45 +247,49 @@ impl Writer {
     }
 
     /// Read, encode and upload beside the writer, without the jobs that are being listed; [`Mail::Wake`] tells when it
-    /// is done.
-    fn start_archive(&mut self, gone: Option<Arc<Listing>>) {
+    /// is done. A reader goes on where it was, unless its image is too old.
+    fn start_archive(&mut self, listed: Option<&Listing>, reader: Option<Box<Reader>>) {
         let (tx, rx) = oneshot::channel();
         let head = &self.chain.head;
+        let goes_on = |r: &Reader| r.made < OBJECTS && r.at.commit_seq >= head.gc_floor;
+        let mut reader = reader.filter(|r| goes_on(r)).unwrap_or_else(|| {
+            let (image, at) = (self.settled_image(), self.settled_moment());
+            Box::new(Reader::new(image, at, head.file_id, self.source.max_pages, listed))
+        });
         let rand = if broken::is(&self.options, Broken::FixedArchiveKey) { [0; 8] } else { self.env.bytes() };
-        let reading = Reading {
-            image: self.settled_image(),
-            at: self.settled_moment(),
-            file_id: head.file_id,
-            rand,
-            max_pages: self.source.max_pages,
-            gone,
-        };
-        let key = keys::archive(&self.source.name, &keys::file8(&head.file_id), head.commit_seq, &rand);
+        let seq = reader.at.commit_seq;
+        let key = keys::archive(&self.source.name, &keys::file8(&head.file_id), seq, &rand);
         let (store, wake) = (Arc::clone(&self.store), self.archiver.wake.clone());
         let inline = self.options.host == Host::CurrentRuntime;
         let early = broken::is(&self.options, Broken::ListBeforeUpload);
-        let done = move |made: Made| {
-            let _ = tx.send(made);
+        let done = move |ready: Ready| {
+            let _ = tx.send(ready);
             if let Some(wake) = wake.upgrade() {
                 let _ = wake.send(Mail::Wake);
             }
         };
         self.archiver.making = Some(rx);
+        let read = move || reader.object(rand).map(|made| (made, reader));
+        // At once and not when this thread has time for it: it is about to commit what was read before.
+        let read = if inline { Err(read) } else { Ok(tokio::task::spawn_blocking(read)) };
         tokio::spawn(async move {
-            let read = if inline {
-                reading.object()
-            } else {
-                let read = tokio::task::spawn_blocking(move || reading.object()).await;
-                read.unwrap_or_else(|e| Err(Error::new(Code::Internal, "archiving ended early").because(e)))
+            let read = match read {
+                Ok(beside) => beside
+                    .await
+                    .unwrap_or_else(|e| Err(Error::new(Code::Internal, "archiving ended early").because(e))),
+                Err(inline) => inline(),
             };
             match read {
-                Ok(Some((body, listing))) if early => {
-                    done(Ok(Some(listing)));
+                Ok((Some((body, listing)), reader)) if early => {
+                    done((Ok(Some(listing)), Some(reader)));
                     let _ = store.put_new(&key, body.into()).await;
                 }
-                Ok(Some((body, listing))) => done(upload(&*store, &key, body).await.map(|()| Some(listing))),
-                Ok(None) => done(Ok(None)),
-                Err(error) => done(Err(error)),
+                Ok((Some((body, listing)), reader)) => {
+                    let made = store.put_new(&key, body.into()).await.map(|()| Some(listing));
+                    done((made, Some(reader)));
+                }
+                Ok((None, reader)) => done((Ok(None), Some(reader))),
+                Err(error) => done((Err(error), None)),
             }
         });
     }
@@ -293,7 +303,7 @@ impl Writer {
         }
         let (env, limit) = (self.env.clone(), self.request_limit());
         let last = async {
-            if let Ok(Ok(Some(listing))) = making.await {
+            if let Ok((Ok(Some(listing)), _)) = making.await {
                 let slot = self.archive_slot(Some(listing));
                 Box::pin(self.commit(vec![slot], &mut vec![])).await;
             }
@@ -302,74 +312,6 @@ impl Writer {
             biased;
             () = last => {}
             () = env.sleep(limit) => {}
-        }
-    }
-}
-
-async fn upload(store: &dyn Store, key: &str, body: Vec<u8>) -> Result<()> {
-    store.put_new(key, body.into()).await
-}
-
-/// A settled state to read an object from.
-struct Reading {
-    image: Image,
-    at: Moment,
-    file_id: [u8; 16],
-    rand: [u8; 8],
-    max_pages: u32,
-    gone: Option<Arc<Listing>>,
-}
-
-impl Reading {
-    /// The body of an object of the oldest jobs that are to leave, and what there is to list.
-    fn object(self) -> Result<Option<(Vec<u8>, Arc<Listing>)>> {
-        let pages = Pages::thaw(&self.image);
-        let file = PageFile::new(pages);
-        let mut db = Db::open(file.connect(self.max_pages)?)?;
-        let Some(leaving) = db.leaving(&self.at, MOST, BYTES, self.gone.as_deref())? else { return Ok(None) };
-        let body = self.encode(&leaving)?;
-        let listing = self.listing(leaving, &body);
-        Ok(Some((body, Arc::new(listing))))
-    }
-
-    #[cfg(feature = "archive")]
-    fn encode(&self, leaving: &Leaving) -> Result<Vec<u8>> {
-        crate::archive::encode(&leaving.lives, &self.file_id, self.at.commit_seq)
-    }
-
-    #[cfg(not(feature = "archive"))]
-    #[expect(clippy::unused_self, reason = "the same call with and without the feature")]
-    fn encode(&self, _: &Leaving) -> Result<Vec<u8>> {
-        Err(Error::invalid(
-            "this library was built without the feature `archive`: archive with one that has it",
-        ))
-    }
-
-    fn listing(&self, leaving: Leaving, body: &[u8]) -> Listing {
-        let lives = &leaving.lives;
-        let (first, last) = (lives.first(), lives.last());
-        let mut file = [0; 4];
-        file.copy_from_slice(&self.file_id[..4]);
-        Listing {
-            queue: leaving.queue,
-            object: Archived {
-                key: String::new(),
-                queue: first.map_or_else(|| Arc::from(""), |l| l.queue.clone()),
-                file,
-                seq: self.at.commit_seq,
-                rand: self.rand,
-                bytes: body.len() as u64,
-                hash: hash(body),
-                jobs: lives.len() as u64,
-                first_seq: first.map_or(0, |l| l.finish_seq),
-                last_seq: last.map_or(0, |l| l.finish_seq),
-                first_ms: first.map_or(0, |l| l.finished_ms),
-                last_ms: last.map_or(0, |l| l.finished_ms),
-                listed_seq: 0,
-                listed_ms: 0,
-            },
-            counts: leaving.counts,
-            parts: leaving.parts,
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! One writer per process and queue file; nothing else touches its pages. `gather` decides when a batch is complete,
 //! `turn` runs it and answers, `share` leaves gaps for other writers, `aside` starts what takes longer, `push` sends one
-//! attempt and settles it, `look` reads HEAD and follows it, `open` brings a writer to life, `archive` has finished jobs
-//! archived, `local` and `sync` are Local mode; `collect` raises the floor and
+//! attempt and settles it, `look` reads HEAD and follows it, `open` brings a writer to life, `archive` and `object` have
+//! finished jobs archived, `local` and `sync` are Local mode; `collect` raises the floor and
 //! has garbage deleted; `wrong` breaks rules for the simulation. Nothing of an unsettled commit leaves this module (P11),
 //! and nothing that is to be published executes during a put.
 
@@ -13,6 +13,7 @@ mod collect;
 mod gather;
 mod local;
 mod look;
+mod object;
 mod open;
 mod push;
 mod share;
