@@ -2,15 +2,18 @@
 it.
 
 One class a configuration. `tasks` says whether callers are tasks of one loop or threads. `fill` brings in a backlog as
-fast as it can, before anything is measured; `left` tells the ids that are still in the queue afterwards.
+fast as it can, before anything is measured; `left` tells the ids that are still in the queue afterwards; `wait` waits
+at most so long for a job, in the way its documentation has it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,19 +24,14 @@ class Peer:
     """What every adapter has. `place` is the queue's own name or directory, `store` how to reach the server."""
 
     tasks: ClassVar[bool] = True
-    # Whether it works on the server at all, or on the disk of this machine.
+    # Whether it works on the server at all, or on this machine.
     remote: ClassVar[bool] = True
-    # A claim that nobody acks comes back; False where a crash loses it.
-    survives: ClassVar[bool] = True
-
+    # What it answered is in the store. Those that publish later are no match for those that do not.
+    durable: ClassVar[bool] = True
     # Several processes may use it at once.
     shared: ClassVar[bool] = True
-    # Seconds between two claims on an empty queue, as its documentation has it.
+    # Seconds between two claims on an empty queue.
     poll: ClassVar[float] = 1.0
-    # Its claims wait by themselves.
-    waits: ClassVar[bool] = False
-    # Of those with threads: wait so many seconds for a job on an empty queue.
-    wait: ClassVar[Callable[..., int] | None] = None
 
     def __init__(self, store: dict[str, str], place: str) -> None:
         self.store, self.place = store, place
@@ -45,7 +43,16 @@ class Peer:
     ack: Callable[[Any], Any]
     fill: Callable[[int], Any]
     left: Callable[[], Any]
+    wait: Callable[[float], Any]
     close: Callable[[], Any]
+
+
+class Polled(Peer):
+    """Asked again and again while the queue is empty."""
+
+    async def wait(self, seconds: float) -> Any:
+        await asyncio.sleep(min(self.poll, seconds))
+        return await self.claim()
 
 
 def settings(store: dict[str, str]) -> dict[str, Any]:
@@ -75,6 +82,9 @@ class BucketqAio(Peer):
 
     async def ack(self, job: Any) -> None:
         await job.ack()
+
+    async def wait(self, seconds: float) -> Any:
+        return await self.queue.claim_one(lease=LEASE, wait=seconds)
 
     async def fill(self, jobs: int) -> None:
         await self.queue.enqueue_many([os.urandom(200) for _ in range(jobs)])
@@ -113,9 +123,8 @@ class Bucketq(Peer):
     def ack(self, job: Any) -> None:
         job.ack()
 
-    def wait(self, seconds: float) -> int:  # type: ignore[override]
-        self.queue.claim_one(lease=LEASE, wait=seconds)
-        return 1
+    def wait(self, seconds: float) -> Any:
+        return self.queue.claim_one(lease=LEASE, wait=seconds)
 
     def fill(self, jobs: int) -> None:
         self.queue.enqueue_many([os.urandom(200) for _ in range(jobs)])
@@ -135,7 +144,7 @@ class Bucketq(Peer):
 class BucketqLocal(Bucketq):
     """bucketq in Local mode, published every sixteen jobs. One process at a time owns the directory."""
 
-    shared = False
+    durable, shared = False, False
 
     def open(self) -> None:
         self.options = {"mode": "local", "cache": str(Path(self.store["disk"]) / self.place)}
@@ -153,7 +162,7 @@ class BucketqLocal(Bucketq):
         self.file.sync()
 
 
-class JqueueBroker(Peer):
+class JqueueBroker(Polled):
     """jqueue's BrokerQueue as its README has it."""
 
     def storage(self) -> Any:
@@ -246,7 +255,7 @@ class JqueueReused(JqueueBroker):
         await self.context.__aexit__(None, None, None)
 
 
-class Pawn(Peer):
+class Pawn(Polled):
     """pawn-queue."""
 
     poll = 5.0
@@ -290,22 +299,35 @@ class Pawn(Peer):
         await self.pawn.teardown()
 
 
-class Pgqrs(Peer):
+class Pgqrs(Polled):
     """pgqrs on its S3 store, durable."""
 
-    durability: ClassVar[str] = "durable"
+    poll = 2.0
 
-    async def open(self) -> None:
+    async def connect(self, durable: bool) -> Any:
         import pgqrs
 
-        mode = getattr(pgqrs.DurabilityMode, self.durability.title())
-        config = pgqrs.Config(f"s3://{self.store['bucket']}/{self.place}.sqlite", schema=None)
-        config.durability_mode = mode
-        self.pgqrs = await pgqrs.connect_with(config)
+        config = pgqrs.Config(f"s3://{self.store['bucket']}/{self.place}.sqlite")
+        config.s3_mode = pgqrs.DurabilityMode.Durable if durable else pgqrs.DurabilityMode.Local
+        # A directory for each handle: they are not meant to be shared.
+        folder = Path(self.store["disk"]) / f"{self.place}-{uuid.uuid4().hex}"
+        folder.mkdir(parents=True)
+        config.s3_cache_dir = str(folder)
+        return await pgqrs.connect_with(config)
+
+    async def open(self) -> None:
+        self.pgqrs = await self.connect(self.durable)
+        await self.prepare()
+
+    async def prepare(self) -> None:
+        import pgqrs
+
         await self.pgqrs.bootstrap()
-        self.queue = await self.pgqrs.queue("bench")
-        self.producer = await pgqrs.producer(self.pgqrs, "bench")
-        self.consumer = await pgqrs.consumer(self.pgqrs, "bench")
+        if not any(queue.queue_name == "bench" for queue in await (await self.pgqrs.get_queues()).list()):
+            await self.pgqrs.queue("bench")
+        self.producer = await self.pgqrs.producer("bench")
+        self.consumer = await self.pgqrs.consumer("bench")
+        self.enqueue_many = pgqrs.enqueue_batch
 
     async def enqueue(self, payload: bytes) -> str:
         return str(await self.producer.enqueue({"data": payload.hex()[:200]}))
@@ -318,11 +340,21 @@ class Pgqrs(Peer):
         await self.consumer.archive(message.id)
 
     async def fill(self, jobs: int) -> None:
-        for _ in range(jobs):
-            await self.enqueue(os.urandom(200))
+        for _ in range(0, jobs, 100):
+            await self.enqueue_many(self.producer, [{"data": os.urandom(100).hex()} for _ in range(100)])
 
     async def left(self) -> list[str]:
-        return [str(message.id) for message in await (await self.pgqrs.get_messages()).list()]
+        # It has no call that lists messages, but its object is a SQLite file.
+        return await asyncio.to_thread(self.read)
+
+    def read(self) -> list[str]:
+        import boto3
+
+        s3 = boto3.client("s3", endpoint_url=self.store["endpoint"])
+        image = s3.get_object(Bucket=self.store["bucket"], Key=f"{self.place}.sqlite")["Body"].read()
+        with closing(sqlite3.connect(":memory:")) as db:
+            db.deserialize(image)
+            return [str(row[0]) for row in db.execute("SELECT id FROM pgqrs_messages WHERE archived_at IS NULL")]
 
     async def close(self) -> None:
         pass
@@ -331,16 +363,34 @@ class Pgqrs(Peer):
 class PgqrsLocal(Pgqrs):
     """The same in its Local mode, synced every sixteen jobs. Ids of several processes collide there."""
 
-    shared = False
+    durable, shared = False, False
 
-    durability = "local"
-    acked = 0
+    async def open(self) -> None:
+        self.acked, self.syncing = 0, asyncio.Lock()
+        await super().open()
 
     async def ack(self, message: Any) -> None:
+        import pgqrs
+
         await super().ack(message)
         self.acked += 1
         if self.acked % 16 == 0:
-            await self.pgqrs.sync()
+            # Two at once break the handle.
+            async with self.syncing:
+                await pgqrs.as_s3(self.pgqrs).sync()
+
+    async def fill(self, jobs: int) -> None:
+        import pgqrs
+
+        await super().fill(jobs)
+        await pgqrs.as_s3(self.pgqrs).sync()
+
+    async def left(self) -> list[str]:
+        import pgqrs
+
+        async with self.syncing:
+            await pgqrs.as_s3(self.pgqrs).sync()
+        return await super().left()
 
 
 class RedisQueue(Peer):
@@ -391,7 +441,7 @@ class Handle:
 class Huey(Peer):
     """huey on SQLite, each write synced."""
 
-    tasks, remote, survives = False, False, False
+    tasks, remote = False, False
 
     def open(self) -> None:
         from huey import SqliteHuey
@@ -427,9 +477,9 @@ def nothing(_: bytes) -> None:
 
 
 class PersistQueue(Peer):
-    """persist-queue's queue with acks."""
+    """persist-queue's queue with acks, for the threads of one process."""
 
-    tasks, remote = False, False
+    tasks, remote, shared = False, False, False
 
     def open(self) -> None:
         from persistqueue import SQLiteAckQueue
@@ -491,10 +541,8 @@ class Litequeue(Peer):
             self.enqueue(os.urandom(200))
 
     def left(self) -> list[str]:
-        import sqlite3
-
         path = Path(self.store["disk"]) / self.place / "lite.db"
-        with sqlite3.connect(path) as db:
+        with closing(sqlite3.connect(path)) as db:
             return [row[0] for row in db.execute("SELECT message_id FROM Queue WHERE done_time IS NULL")]
 
     def close(self) -> None:

@@ -6,6 +6,8 @@ import statistics
 from collections import defaultdict
 from typing import Any
 
+from adapters import ALL
+
 OURS = ("bucketq-rust", "bucketq", "bucketq-aio", "bucketq-local")
 # One caller's enqueue, and many callers', as Python has them.
 BLOCKING, AWAITED = "bucketq", "bucketq-aio"
@@ -51,18 +53,20 @@ class Figures:
         return statistics.median(found) if found else None
 
     def per_job(self, what: str, *cell: Any) -> float | None:
-        rows = [row for row in self.get(*cell) if row["jobs"]]
-        if not rows:
-            return None
-        if what == "bytes":
-            return statistics.median(row["sent_per_job"] + row["received_per_job"] for row in rows)
-        return statistics.median(row["requests_per_job"].get(what, 0) for row in rows)
+        """Requests of a kind, or bytes both ways, for each acked job."""
+        found = [
+            (row["sent"] + row["received"] if what == "bytes" else row["requests"].get(what, 0)) / row["jobs"]
+            for row in self.get(*cell)
+            if row["jobs"]
+        ]
+        return statistics.median(found) if found else None
 
     def fastest(self, *size: Any) -> tuple[str, float] | None:
-        """The fastest peer on the server, and its jobs a second."""
+        """The fastest peer whose answers mean that it is on the server, and its jobs a second."""
         found = [(self.jobs_s(peer, *size), peer) for peer in self.peers if peer not in OURS]
-        # Peers on a local disk do another job.
-        theirs = [(speed, peer) for speed, peer in found if speed and self.get(peer, *size)[0]["server"]]
+        theirs = [
+            (speed, peer) for speed, peer in found if speed and ALL[peer].remote and ALL[peer].durable
+        ]
         return max(theirs)[::-1] if theirs else None
 
     def ratio(self, *size: Any) -> float | None:
