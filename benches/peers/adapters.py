@@ -354,7 +354,9 @@ class Pgqrs(Polled):
         image = s3.get_object(Bucket=self.store["bucket"], Key=f"{self.place}.sqlite")["Body"].read()
         with closing(sqlite3.connect(":memory:")) as db:
             db.deserialize(image)
-            return [str(row[0]) for row in db.execute("SELECT id FROM pgqrs_messages WHERE archived_at IS NULL")]
+            return [
+                str(row[0]) for row in db.execute("SELECT id FROM pgqrs_messages WHERE archived_at IS NULL")
+            ]
 
     async def close(self) -> None:
         pass

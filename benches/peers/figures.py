@@ -64,9 +64,7 @@ class Figures:
     def fastest(self, *size: Any) -> tuple[str, float] | None:
         """The fastest peer whose answers mean that it is on the server, and its jobs a second."""
         found = [(self.jobs_s(peer, *size), peer) for peer in self.peers if peer not in OURS]
-        theirs = [
-            (speed, peer) for speed, peer in found if speed and ALL[peer].remote and ALL[peer].durable
-        ]
+        theirs = [(speed, peer) for speed, peer in found if speed and ALL[peer].remote and ALL[peer].durable]
         return max(theirs)[::-1] if theirs else None
 
     def ratio(self, *size: Any) -> float | None:

@@ -10,11 +10,14 @@ INK, GRID = "#222222", "#dddddd"
 
 
 def mark(x: float, y: float, colour: str, which: int) -> str:
-    """Full, hollow, or a square."""
+    """A dot, and around it a ring and a square, so that all of them show where they fall together."""
     if which == 2:
-        return f'<rect x="{x - 5:.1f}" y="{y - 5:.1f}" width="10" height="10" fill="{colour}"/>'
-    fill = colour if which == 0 else "#ffffff"
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{fill}" stroke="{colour}" stroke-width="2"/>'
+        box = f'x="{x - 9:.1f}" y="{y - 9:.1f}" width="18" height="18"'
+        return f'<rect {box} fill="none" stroke="{colour}" stroke-width="1.5"/>'
+    dot = f'cx="{x:.1f}" cy="{y:.1f}"'
+    if which == 1:
+        return f'<circle {dot} r="6.5" fill="none" stroke="{colour}" stroke-width="2"/>'
+    return f'<circle {dot} r="4" fill="{colour}"/>'
 
 
 def told(value: float) -> str:
@@ -45,7 +48,9 @@ def dots(title: str, marks: list[str], rows: list[tuple[str, bool, list[list[flo
     for power in range(low, high + 1):
         at = x(10.0**power)
         parts.append(f'<line x1="{at:.1f}" y1="{TOP - 8}" x2="{at:.1f}" y2="{height - 22}" stroke="{GRID}"/>')
-        parts.append(f'<text x="{at:.1f}" y="{height - 8}" fill="{INK}" text-anchor="middle">{10.0**power:,g}</text>')
+        parts.append(
+            f'<text x="{at:.1f}" y="{height - 8}" fill="{INK}" text-anchor="middle">{10.0**power:,g}</text>'
+        )
     for row, (name, ours, seen) in enumerate(rows):
         y, colour = TOP + LINE * row + LINE / 2, OURS if ours else THEIRS
         parts.append(f'<text x="{LEFT - 12}" y="{y + 4:.1f}" text-anchor="end" fill="{INK}">{name}</text>')
@@ -60,5 +65,5 @@ def dots(title: str, marks: list[str], rows: list[tuple[str, bool, list[list[flo
             parts.append(mark(x(sum(values) / len(values)), y, colour, which))
         last = max((max(values) for values in shown if values), default=0)
         if last:
-            parts.append(f'<text x="{x(last) + 10:.1f}" y="{y + 4:.1f}" fill="{INK}">{told(last)}</text>')
+            parts.append(f'<text x="{x(last) + 13:.1f}" y="{y + 4:.1f}" fill="{INK}">{told(last)}</text>')
     return "\n".join([*parts, "</svg>", ""])

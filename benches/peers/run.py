@@ -77,7 +77,7 @@ class Process:
 
     def __init__(self, command: list[str], orders: dict[str, Any]) -> None:
         pipe = subprocess.PIPE
-        self.log = tempfile.TemporaryFile()
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115, it ends with the process
         self.process = subprocess.Popen(
             [*command, json.dumps(orders)], stdin=pipe, stdout=pipe, stderr=self.log
         )
@@ -159,7 +159,7 @@ class Bench:
             self.not_run[name] = missing
         return not missing
 
-    def start(self, store: Store, endpoint: str, name: str, **orders: Any) -> Process:
+    def start(self, endpoint: str, name: str, **orders: Any) -> Process:
         told = {
             "peer": name,
             "warm": WARM,
@@ -180,7 +180,7 @@ class Bench:
         self.count += 1
         remote = name not in ALL or ALL[name].remote
         # A backlog is brought in once and kept by the cells that follow: each takes out what it puts in.
-        place = f"{store.name}-{name}-{cell.backlog if cell.backlog else f'cell{self.count}'}"
+        place = f"{store.name}-{name}-{cell.backlog or f'cell{self.count}'}"
         seconds = self.arguments.seconds * (2 if cell.callers > 1 and cell.backlog > 1_000 else 1)
         row: dict[str, Any] = {
             "server": store.name if remote else "",
@@ -198,7 +198,7 @@ class Bench:
             orders = {"place": place, "callers": cell.callers, "seconds": seconds}
             for number in range(cell.processes):
                 fill = 0 if number or known else cell.backlog
-                processes.append(self.start(store, store.endpoint, name, fill=fill, **orders))
+                processes.append(self.start(store.endpoint, name, fill=fill, **orders))
                 processes[-1].hear(SETUP_TIMEOUT)
             if known is None:
                 known = self.places[place] = Place(left(processes[0]) if cell.backlog else set(), set())
@@ -275,7 +275,7 @@ class Bench:
                     continue
                 lane = store.lane()
                 place = f"{store.name}-{name}-rest"
-                process = self.start(store, lane.endpoint, name, place=place, callers=1, seconds=1, fill=0)
+                process = self.start(lane.endpoint, name, place=place, callers=1, seconds=1, fill=0)
                 waiting[name] = (lane, process)
                 process.hear(SETUP_TIMEOUT)
                 process.say("drain")
@@ -393,12 +393,18 @@ def machine() -> dict[str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("programs", type=Path, help="where `counting` and `peer` are")
-    parser.add_argument("--quick", action="store_true", help="four sizes, one server, one round, a second each")
-    parser.add_argument("--seconds", type=float, help="for each cell, twice as many at a large backlog; 2, or 1")
+    parser.add_argument(
+        "--quick", action="store_true", help="four sizes, one server, one round, a second each"
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="for each cell, twice as many at a large backlog; 2, or 1"
+    )
     parser.add_argument("--rounds", type=int, help="2, or 1 with --quick")
-    parser.add_argument("--minutes", type=float, default=30, help="what has not begun by then is left out and counted")
+    parser.add_argument(
+        "--minutes", type=float, default=30, help="what has not begun by then is left out and counted"
+    )
     parser.add_argument("--waiting", type=float, help="seconds of waiting on an empty queue; 60, or 10")
-    parser.add_argument("--cells", nargs="+", type=Cell.parse, help="only these: CALLERSxPROCESSESxBACKLOG")
+    parser.add_argument("--cells", nargs="+", type=Cell.parse, help="only these, such as 64x1x10000")
     parser.add_argument("--latencies", nargs="+", type=int, default=figures.LATENCIES, help="milliseconds")
     parser.add_argument("--servers", nargs="+", choices=["minio", "versitygw"])
     parser.add_argument("--only", nargs="+", help="these configurations")
