@@ -16,7 +16,8 @@ from collections import Counter
 from time import perf_counter
 from typing import Any
 
-from adapters import ALL, Peer
+from adapters import ALL
+from peer import Peer
 
 # Longer than this no cell waits for its last calls.
 PATIENCE = 5.0
