@@ -1,7 +1,8 @@
 """One process of the comparison: so many callers in a closed loop of enqueue, claim, ack.
 
 Usage: caller.py ORDERS, as `run.py` writes them. It opens the queue, says `ready`, and answers lines of its standard
-input with lines of JSON: `go` runs the loop, `wait S` waits for jobs on an empty queue, `left` tells what is there.
+input with lines of JSON: `go` runs the loop, `drain` empties the queue, `wait S` waits for jobs, `left` tells what is
+there.
 """
 
 from __future__ import annotations
@@ -15,104 +16,121 @@ from collections import Counter
 from time import perf_counter
 from typing import Any
 
-from adapters import ALL, Peer
+from adapters import ALL
+from peer import Peer
 
 # Longer than this no cell waits for its last calls.
-PATIENCE = 10.0
+PATIENCE = 5.0
 
 
 class Tally:
-    """What the callers of this process saw."""
+    """What the callers of this process saw. Times and speed are those after the warm-up, all else is from the start."""
 
-    def __init__(self) -> None:
+    def __init__(self, orders: dict[str, Any]) -> None:
+        self.callers: int = orders["callers"]
+        self.warm: float = orders["warm"]
+        self.seconds: float = orders["seconds"]
         self.times: dict[str, list[float]] = {"enqueue": [], "claim": [], "ack": []}
         self.enqueued: list[str] = []
+        self.claimed: list[str] = []
         self.acked: list[str] = []
-        self.doubtful: list[str] = []
         self.errors: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
+        self.measuring = False
         self.stopped = False
 
-    def failed(self, op: str, error: Exception) -> None:
-        self.errors[f"{op}: {type(error).__name__}"] += 1
+    def took(self, op: str, began: float, measuring: bool) -> None:
+        if measuring:
+            self.times[op].append(perf_counter() - began)
 
-    def told(self, seconds: float, begun: int) -> dict[str, Any]:
+    def failed(self, op: str, error: Exception) -> None:
+        name = f"{op}: {type(error).__name__}"
+        self.errors[name] += 1
+        self.examples.setdefault(name, str(error)[:200])
+
+    def told(self, jobs_s: float) -> dict[str, Any]:
         return {
-            "jobs_s": begun / seconds,
+            "jobs_s": jobs_s,
             "times_ms": {op: [round(t * 1000, 3) for t in times] for op, times in self.times.items()},
             "enqueued": self.enqueued,
+            "claimed": self.claimed,
             "acked": self.acked,
-            "doubtful": self.doubtful,
-            "errors": dict(self.errors),
+            "errors": dict(+self.errors),
+            "examples": self.examples,
         }
 
 
-async def with_tasks(peer: Peer, callers: int, seconds: float, tally: Tally) -> dict[str, Any]:
+async def with_tasks(peer: Peer, tally: Tally) -> dict[str, Any]:
     async def loop() -> None:
         while not tally.stopped:
-            op, began = "enqueue", perf_counter()
+            op, began, measuring = "enqueue", perf_counter(), tally.measuring
             try:
                 tally.enqueued.append(await peer.enqueue(os.urandom(200)))
-                tally.times[op].append(perf_counter() - began)
-                op, began = "claim", perf_counter()
+                tally.took(op, began, measuring)
+                op, began, measuring = "claim", perf_counter(), tally.measuring
                 job = await peer.claim()
-                tally.times[op].append(perf_counter() - began)
+                tally.took(op, began, measuring)
                 if job is None:
                     continue
-                op, began = "ack", perf_counter()
-                tally.doubtful.append(job.id)
+                tally.claimed.append(str(job.id))
+                op, began, measuring = "ack", perf_counter(), tally.measuring
                 await peer.ack(job)
-                tally.times[op].append(perf_counter() - began)
-                tally.acked.append(job.id)
+                tally.took(op, began, measuring)
+                tally.acked.append(str(job.id))
             except Exception as error:
                 tally.failed(op, error)
                 await asyncio.sleep(0.01)
 
-    tasks = [asyncio.create_task(loop()) for _ in range(callers)]
+    tasks = [asyncio.create_task(loop()) for _ in range(tally.callers)]
+    await asyncio.sleep(tally.warm)
+    tally.measuring = True
     began, before = perf_counter(), len(tally.acked)
-    await asyncio.sleep(seconds)
-    took, done = perf_counter() - began, len(tally.acked) - before
+    await asyncio.sleep(tally.seconds)
+    jobs_s = (len(tally.acked) - before) / (perf_counter() - began)
     tally.stopped = True
     _, late = await asyncio.wait(tasks, timeout=PATIENCE)
     for task in late:
         task.cancel()
         tally.errors["never answered"] += 1
-    return tally.told(took, done)
+    return tally.told(jobs_s)
 
 
-def with_threads(peer: Peer, callers: int, seconds: float, tally: Tally) -> dict[str, Any]:
+def with_threads(peer: Peer, tally: Tally) -> dict[str, Any]:
     def loop() -> None:
         while not tally.stopped:
-            op, began = "enqueue", perf_counter()
+            op, began, measuring = "enqueue", perf_counter(), tally.measuring
             try:
                 tally.enqueued.append(peer.enqueue(os.urandom(200)))
-                tally.times[op].append(perf_counter() - began)
-                op, began = "claim", perf_counter()
+                tally.took(op, began, measuring)
+                op, began, measuring = "claim", perf_counter(), tally.measuring
                 job = peer.claim()
-                tally.times[op].append(perf_counter() - began)
+                tally.took(op, began, measuring)
                 if job is None:
                     continue
-                op, began = "ack", perf_counter()
-                tally.doubtful.append(job.id)
+                tally.claimed.append(str(job.id))
+                op, began, measuring = "ack", perf_counter(), tally.measuring
                 peer.ack(job)
-                tally.times[op].append(perf_counter() - began)
-                tally.acked.append(job.id)
+                tally.took(op, began, measuring)
+                tally.acked.append(str(job.id))
             except Exception as error:
                 tally.failed(op, error)
                 pause.wait(0.01)
 
     pause = threading.Event()
-    threads = [threading.Thread(target=loop, daemon=True) for _ in range(callers)]
-    began, before = perf_counter(), len(tally.acked)
+    threads = [threading.Thread(target=loop, daemon=True) for _ in range(tally.callers)]
     for thread in threads:
         thread.start()
-    pause.wait(seconds)
-    took, done = perf_counter() - began, len(tally.acked) - before
+    pause.wait(tally.warm)
+    tally.measuring = True
+    began, before = perf_counter(), len(tally.acked)
+    pause.wait(tally.seconds)
+    jobs_s = (len(tally.acked) - before) / (perf_counter() - began)
     tally.stopped = True
     until = perf_counter() + PATIENCE
     for thread in threads:
         thread.join(max(0.0, until - perf_counter()))
         tally.errors["never answered"] += thread.is_alive()
-    return tally.told(took, done)
+    return tally.told(jobs_s)
 
 
 def line() -> list[str]:
@@ -133,25 +151,19 @@ async def over_tasks(peer: Peer, orders: dict[str, Any]) -> None:
     while command := await asyncio.to_thread(line):
         match command:
             case ["go"]:
-                tell(await with_tasks(peer, orders["callers"], orders["seconds"], Tally()))
+                tell(await with_tasks(peer, Tally(orders)))
+            case ["drain"]:
+                while (job := await peer.claim()) is not None:
+                    await peer.ack(job)
+                tell("empty")
             case ["wait", seconds]:
-                tell(await waiting(peer, float(seconds)))
+                until = perf_counter() + float(seconds)
+                while (left := until - perf_counter()) > 0:
+                    await peer.wait(left)
+                tell("waited")
             case _:
                 tell(await peer.left())
     await peer.close()
-
-
-async def waiting(peer: Peer, seconds: float) -> int:
-    """Ask for jobs as often as the peer's own documentation does. Answers how often it asked."""
-    until, polls = perf_counter() + seconds, 0
-    while perf_counter() < until:
-        polls += 1
-        job = await peer.claim()
-        if job is not None:
-            await peer.ack(job)
-        elif not peer.waits:
-            await asyncio.sleep(min(peer.poll, max(0, until - perf_counter())))
-    return polls
 
 
 def over_threads(peer: Peer, orders: dict[str, Any]) -> None:
@@ -162,9 +174,16 @@ def over_threads(peer: Peer, orders: dict[str, Any]) -> None:
     while command := line():
         match command:
             case ["go"]:
-                tell(with_threads(peer, orders["callers"], orders["seconds"], Tally()))
+                tell(with_threads(peer, Tally(orders)))
+            case ["drain"]:
+                while (job := peer.claim()) is not None:
+                    peer.ack(job)
+                tell("empty")
             case ["wait", seconds]:
-                tell(0 if peer.wait is None else peer.wait(float(seconds)))
+                until = perf_counter() + float(seconds)
+                while (left := until - perf_counter()) > 0:
+                    peer.wait(left)
+                tell("waited")
             case _:
                 tell(peer.left())
     peer.close()

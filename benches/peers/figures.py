@@ -6,10 +6,14 @@ import statistics
 from collections import defaultdict
 from typing import Any
 
+from adapters import ALL
+
 OURS = ("bucketq-rust", "bucketq", "bucketq-aio", "bucketq-local")
 # One caller's enqueue, and many callers', as Python has them.
 BLOCKING, AWAITED = "bucketq", "bucketq-aio"
 LATENCIES = (0, 25)
+# Among errors: the call was given up some seconds after the end.
+LATE = "never answered"
 
 
 def at(values: list[float], share: float) -> float | None:
@@ -51,31 +55,36 @@ class Figures:
         return statistics.median(found) if found else None
 
     def per_job(self, what: str, *cell: Any) -> float | None:
-        rows = [row for row in self.get(*cell) if row["jobs"]]
-        if not rows:
-            return None
-        if what == "bytes":
-            return statistics.median(row["sent_per_job"] + row["received_per_job"] for row in rows)
-        return statistics.median(row["requests_per_job"].get(what, 0) for row in rows)
+        """Requests of a kind, or bytes both ways, for each acked job."""
+        found = [
+            (row["sent"] + row["received"] if what == "bytes" else row["requests"].get(what, 0)) / row["jobs"]
+            for row in self.get(*cell)
+            if row["jobs"]
+        ]
+        return statistics.median(found) if found else None
 
     def fastest(self, *size: Any) -> tuple[str, float] | None:
-        """The fastest peer on the server, and its jobs a second."""
+        """The fastest peer whose answers mean that it is on the server, and its jobs a second."""
         found = [(self.jobs_s(peer, *size), peer) for peer in self.peers if peer not in OURS]
-        # Peers on a local disk do another job.
-        theirs = [(speed, peer) for speed, peer in found if speed and self.get(peer, *size)[0]["server"]]
+        theirs = [(speed, peer) for speed, peer in found if speed and ALL[peer].remote and ALL[peer].durable]
         return max(theirs)[::-1] if theirs else None
 
-    def ratio(self, *size: Any) -> float | None:
-        ours, theirs = self.jobs_s(AWAITED, *size), self.fastest(*size)
+    def ratio(self, *size: Any, peer: str = AWAITED) -> float | None:
+        ours, theirs = self.jobs_s(peer, *size), self.fastest(*size)
         return round(ours / theirs[1], 3) if ours and theirs else None
 
     def total(self, what: str) -> dict[str, int]:
         sums: dict[str, int] = {}
         for row in self.rows:
-            value = row.get(what, 0)
-            sums[row["peer"]] = sums.get(row["peer"], 0) + (
-                sum(value.values()) if isinstance(value, dict) else value
-            )
+            sums[row["peer"]] = sums.get(row["peer"], 0) + row.get(what, 0)
+        return sums
+
+    def errors(self, late: bool) -> dict[str, int]:
+        """What callers were told; or how many calls were given up without an answer after the end."""
+        sums = dict.fromkeys(self.peers, 0)
+        for row in self.rows:
+            for name, count in row.get("errors", {}).items():
+                sums[row["peer"]] += count if (name == LATE) == late else 0
         return sums
 
 
@@ -83,7 +92,7 @@ def keys(measured: dict[str, Any]) -> dict[str, Any]:
     """What the run ends with."""
     f = Figures(measured)
     told: dict[str, Any] = {"latency_vs_raw_put": {}, "jobs_s_ratio_64": {}, "jobs_s_ratio_backlog_10000": {}}
-    told["jobs_s_ratio_documented_64"] = {}
+    told["jobs_s_ratio_documented_64"], told["jobs_s_ratio_64_blocking"] = {}, {}
     for latency in LATENCIES:
         raw = f.raw.get(f"{f.server} {latency}")
         enqueue = f.ms("enqueue", "p50", BLOCKING, latency, 1)
@@ -92,6 +101,7 @@ def keys(measured: dict[str, Any]) -> dict[str, Any]:
             round(enqueue / statistics.median(raw), 3) if enqueue and raw else None
         )
         told["jobs_s_ratio_64"][name] = f.ratio(latency, 64)
+        told["jobs_s_ratio_64_blocking"][name] = f.ratio(latency, 64, peer=BLOCKING)
         told["jobs_s_ratio_backlog_10000"][name] = f.ratio(latency, 64, 1, 10_000)
         ours, documented = f.jobs_s(AWAITED, latency, 64), f.jobs_s("jqueue-broker", latency, 64)
         told["jobs_s_ratio_documented_64"][name] = (
@@ -105,11 +115,8 @@ def keys(measured: dict[str, Any]) -> dict[str, Any]:
         peer: {str(backlog): f.per_job("bytes", peer, 25, 64, 1, backlog) for backlog in (0, 1_000, 10_000)}
         for peer in remote
     }
-    told["caller_errors"], told["lost"], told["doubled"] = (
-        f.total("errors"),
-        f.total("lost"),
-        f.total("doubled"),
-    )
+    told["caller_errors"], told["late"] = f.errors(late=False), f.errors(late=True)
+    told["lost"], told["doubled"] = f.total("lost"), f.total("doubled")
     told["failed"] = {}
     for row in f.rows:
         if "failed" in row:

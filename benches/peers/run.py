@@ -2,7 +2,7 @@
 
 Every configuration does the same work, interleaved: round after round, cell after cell, each in turn. What goes over
 the wire is counted by a proxy outside the libraries. Progress goes to standard error, JSON to the last line of standard
-output; with --report, docs/benchmarks.md gets its tables and plots. README.md says what each key means.
+output; with --report, docs/peers.md gets its tables and plots. README.md says what each key means.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ import importlib.util
 import json
 import os
 import platform
-import select
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -25,6 +23,7 @@ from typing import Any
 
 import figures
 from adapters import ALL
+from process import Process
 from servers import BUCKET, SECRET, USER, Redis, Started, Store
 
 HERE = Path(__file__).resolve().parent
@@ -46,6 +45,12 @@ NEEDS = {
 }
 
 
+# Bytes of the raw PUT.
+RAW = 16 * 1024
+# Closed loops run so long before anything is measured.
+WARM = 0.5
+
+
 @dataclass(frozen=True)
 class Cell:
     """One size of the work."""
@@ -54,54 +59,26 @@ class Cell:
     processes: int
     backlog: int
 
-
-FULL = [
-    Cell(1, 1, 0),
-    Cell(8, 1, 0),
-    Cell(64, 1, 0),
-    Cell(1, 4, 0),
-    Cell(1, 1, 1_000),
-    Cell(64, 1, 1_000),
-    Cell(1, 1, 10_000),
-    Cell(64, 1, 10_000),
-]
-QUICK = [Cell(1, 1, 0), Cell(64, 1, 0), Cell(1, 4, 0), Cell(64, 1, 10_000)]
+    @staticmethod
+    def parse(text: str) -> Cell:
+        """`64x1x0`: callers, processes, backlog."""
+        callers, processes, backlog = (int(one) for one in text.split("x"))
+        return Cell(callers, processes, backlog)
 
 
-class Process:
-    """One caller process."""
+ONE, EIGHT, MANY, FOUR = Cell(1, 1, 0), Cell(8, 1, 0), Cell(64, 1, 0), Cell(1, 4, 0)
+BEHIND, FAR_BEHIND = Cell(64, 1, 1_000), Cell(64, 1, 10_000)
+FULL = [ONE, EIGHT, MANY, FOUR, BEHIND, Cell(1, 1, 10_000), FAR_BEHIND]
+SECOND = [ONE, MANY, FAR_BEHIND]
+QUICK = [ONE, MANY, FOUR, FAR_BEHIND]
 
-    def __init__(self, command: list[str], orders: dict[str, Any]) -> None:
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            [*command, json.dumps(orders)], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
-        )
 
-    def say(self, line: str) -> None:
-        assert self.process.stdin
-        self.process.stdin.write(f"{line}\n".encode())
-        self.process.stdin.flush()
+@dataclass
+class Place:
+    """What must be in a queue that several cells use one after the other, and what must never come back."""
 
-    def hear(self, seconds: float) -> Any:
-        assert self.process.stdout
-        until, text = time.monotonic() + seconds, b""
-        while not text.endswith(b"\n"):
-            left = until - time.monotonic()
-            if left <= 0 or not select.select([self.process.stdout], (), (), left)[0]:
-                raise TimeoutError(f"nothing within {seconds} s")
-            if not (part := os.read(self.process.stdout.fileno(), 1 << 20)):
-                raise EOFError("it ended by itself")
-            text += part
-        return json.loads(text)
-
-    def end(self) -> None:
-        if self.process.stdin:
-            self.process.stdin.close()
-        try:
-            self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+    owed: set[str]
+    gone: set[str]
 
 
 class Bench:
@@ -114,6 +91,9 @@ class Bench:
         self.redis: Redis | None = None
         self.not_run: dict[str, str] = {}
         self.rows: list[dict[str, Any]] = []
+        self.idle: dict[str, dict[str, float]] = {}
+        self.places: dict[str, Place] = {}
+        self.hopeless: set[str] = set()
         self.count = 0
         self.skipped = 0
         self.until = time.monotonic() + arguments.minutes * 60
@@ -137,17 +117,12 @@ class Bench:
             self.not_run[name] = missing
         return not missing
 
-    def cell(self, store: Store, latency: int, name: str, cell: Cell, seconds: float, nth: int) -> None:
-        self.count += 1
-        remote = name not in ALL or ALL[name].remote
-        place = f"cell{self.count}"
-        base = {
+    def start(self, endpoint: str, name: str, **orders: Any) -> Process:
+        told = {
             "peer": name,
-            "place": place,
-            "callers": cell.callers,
-            "seconds": seconds,
+            "warm": WARM,
             "store": {
-                "endpoint": store.endpoint,
+                "endpoint": endpoint,
                 "bucket": BUCKET,
                 "access_key": USER,
                 "secret_key": SECRET,
@@ -155,6 +130,16 @@ class Bench:
                 "redis": str(self.redis.port if self.redis else 0),
             },
         }
+        rust = str(self.arguments.programs / "peer")
+        command = [rust] if name == "bucketq-rust" else [sys.executable, str(HERE / "caller.py")]
+        return Process(command, told | orders)
+
+    def cell(self, store: Store, latency: int, name: str, cell: Cell, nth: int) -> None:
+        self.count += 1
+        remote = name not in ALL or ALL[name].remote
+        # A backlog is brought in once and kept by the cells that follow: each takes out what it puts in.
+        place = f"{store.name}-{name}-{cell.backlog or f'cell{self.count}'}"
+        seconds = self.arguments.seconds * (2 if cell.callers > 1 and cell.backlog > 1_000 else 1)
         row: dict[str, Any] = {
             "server": store.name if remote else "",
             "latency": latency if remote else 0,
@@ -162,96 +147,146 @@ class Bench:
             **asdict(cell),
             "round": nth,
         }
-        rust = str(self.arguments.programs / "peer")
-        command = [rust] if name == "bucketq-rust" else [sys.executable, str(HERE / "caller.py")]
         processes: list[Process] = []
+        began = time.monotonic()
+        known = self.places.get(place)
         try:
+            if place in self.hopeless:
+                raise TimeoutError("its backlog could not be brought in")
             # Backlogs are brought in without the latency.
             store.slow(0)
+            orders = {"place": place, "callers": cell.callers, "seconds": seconds}
             for number in range(cell.processes):
-                process = Process(command, base | {"fill": 0 if number else cell.backlog})
-                processes.append(process)
-                process.hear(SETUP_TIMEOUT)
+                fill = 0 if number or known else cell.backlog
+                processes.append(self.start(store.endpoint, name, fill=fill, **orders))
+                processes[-1].hear(SETUP_TIMEOUT)
+            if known is None:
+                known = self.places[place] = Place(left(processes[0]) if cell.backlog else set(), set())
             store.slow(latency)
-            row |= self.run(store, processes, seconds)
-            if cell == Cell(1, 1, 0) and remote:
-                row["waiting"] = self.waiting(store, processes[0])
-        except (TimeoutError, EOFError, OSError) as error:
+            row |= self.run(store, processes, seconds, known)
+        except Exception as error:
+            # Whatever it is: the others must not suffer from it.
             row["failed"] = f"{type(error).__name__}: {error}"
+            self.hopeless |= set() if known else {place}
         finally:
             for process in processes:
                 process.end()
         self.rows.append(row)
         told = row.get("failed") or f"{row['jobs_s']:8.1f} jobs/s"
+        if "failed" not in row and (row["lost"] or row["doubled"] or row["errors"]):
+            told += f"  lost {row['lost']}, doubled {row['doubled']}, errors {row['errors']}"
         what = f"{cell.callers:2} callers, {cell.processes} processes, backlog {cell.backlog:6}"
-        print(
-            f"{row['server']:10} {row['latency']:2} ms  {name:20} {what}: {told}", file=sys.stderr, flush=True
+        tell(
+            f"{row['server']:9} {row['latency']:2} ms  {name:19} {what}: {told}  ({time.monotonic() - began:.1f} s)"
         )
 
-    def run(self, store: Store, processes: list[Process], seconds: float) -> dict[str, Any]:
+    def run(self, store: Store, processes: list[Process], seconds: float, place: Place) -> dict[str, Any]:
         before = store.counts()
         for process in processes:
             process.say("go")
-        told = [process.hear(seconds + LATE) for process in processes]
+        told = [process.hear(WARM + seconds + LATE) for process in processes]
         after = store.counts()
-        processes[0].say("left")
-        left = set(processes[0].hear(SETUP_TIMEOUT))
-        acked = Counter(name for one in told for name in one["acked"])
-        known = left.union(acked, *(one["doubtful"] for one in told))
-        errors = Counter[str]()
+        # What was never answered may still be on its way.
+        store.slow(0)
+        there = left(processes[0])
+        enqueued = [name for one in told for name in one["enqueued"]]
+        claimed = Counter(name for one in told for name in one["claimed"])
+        acked = {name for one in told for name in one["acked"]}
+        place.owed = (place.owed | set(enqueued)) - acked
+        lost = place.owed - there - claimed.keys()
+        # A job that somebody had claimed comes back only when its lease ends, and no cell is as long as that.
+        doubled = sum(times - 1 for times in claimed.values()) + len(place.gone & claimed.keys())
+        place.owed -= lost
+        place.gone |= acked
+        errors, examples = Counter[str](), {}
         for one in told:
             errors.update(one["errors"])
+            examples |= one.get("examples", {})
         times = {
             op: [t for one in told for t in one["times_ms"].get(op, ())] for op in ("enqueue", "claim", "ack")
         }
-        jobs = max(1, acked.total())
+        jobs = sum(len(one["acked"]) for one in told)
         requests = Counter(after["requests"])
         requests.subtract(before["requests"])
         return {
             "jobs_s": sum(one["jobs_s"] for one in told),
-            "jobs": acked.total(),
-            "ms": {op: {"p50": figures.at(t, 0.5), "p99": figures.at(t, 0.99)} for op, t in times.items()},
-            "requests_per_job": {kind: count / jobs for kind, count in sorted(requests.items()) if count},
-            "sent_per_job": (after["sent"] - before["sent"]) / jobs,
-            "received_per_job": (after["received"] - before["received"]) / jobs,
-            "errors": dict(+errors),
-            "lost": sum(name not in known for one in told for name in one["enqueued"]),
-            "doubled": sum(times - 1 for times in acked.values()),
+            "jobs": jobs,
+            "enqueued": len(enqueued),
+            "claimed": claimed.total(),
+            "there": len(there),
+            "ms": {
+                op: {"p50": figures.at(t, 0.5), "p99": figures.at(t, 0.99), "of": len(t)}
+                for op, t in times.items()
+            },
+            "requests": {kind: count for kind, count in sorted(requests.items()) if count},
+            "sent": after["sent"] - before["sent"],
+            "received": after["received"] - before["received"],
+            "errors": dict(errors),
+            "examples": examples,
+            "lost": len(lost),
+            "doubled": doubled,
         }
 
-    def waiting(self, store: Store, process: Process) -> dict[str, float]:
-        """Requests a minute of one worker that waits for jobs."""
-        seconds = self.arguments.waiting
-        before = store.counts()["requests"]
-        process.say(f"wait {seconds}")
-        process.hear(seconds + LATE)
-        after = Counter(store.counts()["requests"])
-        after.subtract(before)
-        return {kind: count * 60 / seconds for kind, count in sorted(after.items()) if count}
+    def rest(self, store: Store) -> None:
+        """Requests of one worker that waits for jobs, all of them in the same minute, each counted by itself."""
+        seconds, waiting = self.arguments.waiting, {}
+        store.slow(0)
+        try:
+            for name in self.peers:
+                if name in ALL and not ALL[name].remote:
+                    continue
+                lane = store.lane()
+                place = f"{store.name}-{name}-rest"
+                process = self.start(lane.endpoint, name, place=place, callers=1, seconds=1, fill=0)
+                try:
+                    process.hear(SETUP_TIMEOUT)
+                except (TimeoutError, EOFError) as error:
+                    tell(f"{name} cannot wait: {error}")
+                    process.end()
+                    continue
+                waiting[name] = (lane, process)
+                process.say("drain")
+                process.hear(SETUP_TIMEOUT)
+            before = {name: lane.counts() for name, (lane, _) in waiting.items()}
+            for _, process in waiting.values():
+                process.say(f"wait {seconds}")
+            for name, (lane, process) in waiting.items():
+                process.hear(seconds + LATE)
+                seen = Counter(lane.counts()["requests"])
+                seen.subtract(before[name]["requests"])
+                self.idle[name] = {k: round(n * 60 / seconds, 1) for k, n in sorted(seen.items()) if n}
+                tell(f"{store.name:9}        {name:19} waiting: {self.idle[name]} a minute")
+        finally:
+            for _, process in waiting.values():
+                process.end()
 
     def raw(self, store: Store, latency: int) -> float:
-        """A conditional PUT of a small object by bucketq's own client, its median in milliseconds."""
+        """A conditional PUT by bucketq's own client, of about what a commit uploads: its median in milliseconds."""
         import bucketq
 
         store.slow(latency)
         keys = {"access_key": USER, "secret_key": SECRET, "region": "us-east-1"}
-        measured = bucketq.measure(f"s3://{BUCKET}/raw/jobs", samples=40, endpoint=store.endpoint, **keys)
-        return measured.sizes[0].put.p50_ms
+        measured = bucketq.measure(f"s3://{BUCKET}/raw/jobs", samples=20, endpoint=store.endpoint, **keys)
+        return next(size.put.p50_ms for size in measured.sizes if size.bytes == RAW)
 
     def all(self) -> dict[str, Any]:
         quick, rounds = self.arguments.quick, self.arguments.rounds
-        seconds = self.arguments.seconds
         raw: dict[str, list[float]] = {}
         for server in self.arguments.servers:
             first = server == self.arguments.servers[0]
-            cells = QUICK if quick or not first else FULL
+            cells = self.arguments.cells or (QUICK if quick else FULL if first else SECOND)
             store = Store(server, self.arguments.programs / "counting")
             try:
+                if first and self.arguments.waiting:
+                    self.rest(store)
                 for nth in range(rounds):
-                    for latency in (0, 25):
+                    for latency in self.arguments.latencies:
                         for cell in cells:
-                            for name in self.peers:
-                                if not takes_part(name, cell, first and latency == 0):
+                            # The other way round in every other round, so that nobody always comes first.
+                            for name in self.peers[:: -1 if nth % 2 else 1]:
+                                if not takes_part(
+                                    name, cell, first and latency == self.arguments.latencies[0]
+                                ):
                                     continue
                                 if time.monotonic() > self.until:
                                     self.skipped += 1
@@ -260,12 +295,13 @@ class Bench:
                                 around = name == figures.BLOCKING and cell == cells[0]
                                 puts = raw.setdefault(f"{server} {latency}", [])
                                 puts += [self.raw(store, latency)] if around else []
-                                self.cell(store, latency, name, cell, seconds, nth)
+                                self.cell(store, latency, name, cell, nth)
                                 puts += [self.raw(store, latency)] if around else []
             finally:
                 store.close()
-        told = {"rows": self.rows, "raw_put_ms": raw, "not_run": self.not_run, "skipped": self.skipped}
-        return told | {"seconds": seconds, "rounds": rounds, "machine": machine()}
+        told = {"rows": self.rows, "idle": self.idle, "raw_put_ms": raw, "not_run": self.not_run}
+        told |= {"skipped": self.skipped, "seconds": self.arguments.seconds, "rounds": rounds}
+        return told | {"machine": machine()}
 
     def close(self) -> None:
         self.local.close()
@@ -280,7 +316,26 @@ def takes_part(name: str, cell: Cell, first: bool) -> bool:
         return True
     if cell.processes > 1 and not peer.shared:
         return False
-    return peer.remote or (first and cell.backlog == 0)
+    if not peer.remote:
+        return first and cell.backlog == 0
+    # Without a group commit eight callers get nothing done: what 64 or a backlog would make of it is known. And what
+    # Local mode does not send at once does not depend on eight callers or on a small backlog.
+    if name == "jqueue-direct" and (cell.backlog or cell.callers > 8):
+        return False
+    # A claim lists all messages: 64 at once answer nobody within the time.
+    if name == "pawn-queue" and cell.backlog and cell.callers > 1:
+        return False
+    return peer.durable or cell in (ONE, MANY, FAR_BEHIND)
+
+
+def left(process: Process) -> set[str]:
+    """The ids that are in the queue, whether somebody has claimed them or not."""
+    process.say("left")
+    return set(process.hear(SETUP_TIMEOUT))
+
+
+def tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def machine() -> dict[str, str]:
@@ -310,13 +365,19 @@ def machine() -> dict[str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("programs", type=Path, help="where `counting` and `peer` are")
-    parser.add_argument("--quick", action="store_true", help="four sizes, one server, two seconds each")
-    parser.add_argument("--seconds", type=float, help="for each cell; 5, or 2 with --quick")
+    parser.add_argument(
+        "--quick", action="store_true", help="four sizes, one server, one round, a second each"
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="for each cell, twice as many at a large backlog; 2, or 1"
+    )
     parser.add_argument("--rounds", type=int, help="2, or 1 with --quick")
     parser.add_argument(
-        "--minutes", type=float, help="what has not begun by then is left out and counted; 80, or 15"
+        "--minutes", type=float, default=25, help="what has not begun by then is left out and counted"
     )
-    parser.add_argument("--waiting", type=float, default=10.0, help="seconds of waiting on an empty queue")
+    parser.add_argument("--waiting", type=float, help="seconds of waiting on an empty queue; 60, or 10")
+    parser.add_argument("--cells", nargs="+", type=Cell.parse, help="only these, such as 64x1x10000")
+    parser.add_argument("--latencies", nargs="+", type=int, default=figures.LATENCIES, help="milliseconds")
     parser.add_argument("--servers", nargs="+", choices=["minio", "versitygw"])
     parser.add_argument("--only", nargs="+", help="these configurations")
     parser.add_argument("--report", type=Path, help="the docs folder: write the tables and plots there")
@@ -324,9 +385,10 @@ def main() -> int:
         "--from", dest="saved", type=Path, help="report again from saved JSON, measuring nothing"
     )
     arguments = parser.parse_args()
-    arguments.seconds = arguments.seconds or (2.0 if arguments.quick else 5.0)
+    arguments.seconds = arguments.seconds or (1.0 if arguments.quick else 1.5)
     arguments.rounds = arguments.rounds or (1 if arguments.quick else 2)
-    arguments.minutes = arguments.minutes or (15 if arguments.quick else 80)
+    if arguments.waiting is None:
+        arguments.waiting = 10.0 if arguments.quick else 60.0
     arguments.servers = arguments.servers or (["minio"] if arguments.quick else ["minio", "versitygw"])
     if arguments.saved:
         measured = json.loads(arguments.saved.read_text().splitlines()[-1])["measured"]

@@ -64,6 +64,25 @@ class Started:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+class Counting:
+    """The program `counting` before a server."""
+
+    def __init__(self, store: Store) -> None:
+        pipe = subprocess.PIPE
+        command = [store.counting, store.here]
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+        store.processes.append(self.process)
+        assert self.process.stdout
+        self.address = self.process.stdout.readline().strip()
+        self.endpoint = f"http://{self.address}"
+
+    def counts(self) -> dict[str, Any]:
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write("\n")
+        return dict(json.loads(self.process.stdout.readline()))
+
+
 class Store(Started):
     """A real S3 server, counted and slowed from outside."""
 
@@ -85,15 +104,12 @@ class Store(Started):
             keys = {"ROOT_ACCESS_KEY": USER, "ROOT_SECRET_KEY": SECRET}
             self.start(program, "--port", here, "--region", "us-east-1", "posix", str(data), **keys)
         until(name, lambda: answers(f"http://{here}/{BUCKET}/none"))
-        pipe = subprocess.PIPE
-        self.counter = subprocess.Popen([counting, here], stdin=pipe, stdout=pipe, text=True, bufsize=1)
-        self.processes.append(self.counter)
-        assert self.counter.stdout
-        counted = self.counter.stdout.readline().strip()
+        self.here, self.counting = here, counting
+        self.counter = Counting(self)
         self.api = free_port()
         self.start(toxiproxy, "-host", "127.0.0.1", "-port", str(self.api))
         until("toxiproxy", lambda: answers(f"http://127.0.0.1:{self.api}/version"))
-        proxy = {"name": "store", "listen": "127.0.0.1:0", "upstream": counted, "enabled": True}
+        proxy = {"name": "store", "listen": "127.0.0.1:0", "upstream": self.counter.address, "enabled": True}
         self.endpoint = f"http://{self._call('/proxies', proxy)['listen']}"
         for stream in ("upstream", "downstream"):
             toxic = {"name": stream, "type": "latency", "stream": stream, "attributes": {"latency": 0}}
@@ -106,10 +122,11 @@ class Store(Started):
             self._call(f"/proxies/store/toxics/{stream}", {"attributes": {"latency": latency}})
 
     def counts(self) -> dict[str, Any]:
-        assert self.counter.stdin
-        assert self.counter.stdout
-        self.counter.stdin.write("\n")
-        return dict(json.loads(self.counter.stdout.readline()))
+        return self.counter.counts()
+
+    def lane(self) -> Counting:
+        """A way to the server that is counted by itself, and not slowed."""
+        return Counting(self)
 
     def _call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         request = urllib.request.Request(f"http://127.0.0.1:{self.api}{path}", json.dumps(body).encode())

@@ -19,8 +19,8 @@ const LEASE: Duration = Duration::from_mins(5);
 struct Tally {
     times: BTreeMap<&'static str, Vec<f64>>,
     enqueued: Vec<String>,
+    claimed: Vec<String>,
     acked: Vec<String>,
-    doubtful: Vec<String>,
     errors: BTreeMap<String, u64>,
 }
 
@@ -28,6 +28,8 @@ struct Callers {
     queue: Queue,
     env: Env,
     tally: Mutex<Tally>,
+    /// After the warm-up.
+    measuring: AtomicBool,
     stopped: AtomicBool,
 }
 
@@ -41,11 +43,12 @@ impl Callers {
         op: &'static str,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        let began = self.env.monotonic();
+        let (began, measuring) = (self.env.monotonic(), self.measuring.load(Relaxed));
         let answer = call.await;
         let took = (self.env.monotonic() - began).as_secs_f64() * 1000.0;
         self.tell(|tally| match &answer {
-            Ok(_) => tally.times.entry(op).or_default().push(took),
+            Ok(_) if measuring => tally.times.entry(op).or_default().push(took),
+            Ok(_) => {}
             Err(error) => *tally.errors.entry(format!("{op}: {:?}", error.kind())).or_default() += 1,
         });
         answer
@@ -62,7 +65,7 @@ impl Callers {
         let taken = self.timed("claim", claim).await?;
         for t in taken {
             let id = t.job.id.to_string();
-            self.tell(|tally| tally.doubtful.push(id.clone()));
+            self.tell(|tally| tally.claimed.push(id.clone()));
             self.timed("ack", self.queue.file().ack(t.held())).await?;
             self.tell(|tally| tally.acked.push(id));
         }
@@ -91,6 +94,7 @@ async fn run(orders: &Value) -> Result<(), Error> {
         queue: file.queue("bench")?,
         env: Env::default(),
         tally: Mutex::default(),
+        measuring: AtomicBool::new(false),
         stopped: AtomicBool::new(false),
     });
     let number = |name: &str| orders[name].as_u64().unwrap_or(0);
@@ -104,16 +108,25 @@ async fn run(orders: &Value) -> Result<(), Error> {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         match line.split_once(' ') {
-            Some(("wait", seconds)) => {
+            Some((_, seconds)) => {
                 let wait = Duration::from_secs_f64(seconds.parse().unwrap_or(1.0));
-                let taken = callers.queue.claim(1).lease(LEASE).wait(wait).await?;
-                println!("{}", taken.len());
+                let until = callers.env.monotonic() + wait;
+                while let Some(left) = until.checked_duration_since(callers.env.monotonic()) {
+                    callers.queue.claim(1).lease(LEASE).wait(left).await?;
+                }
+                println!("\"waited\"");
             }
             None if line == "go" => {
-                let seconds = Duration::from_secs_f64(orders["seconds"].as_f64().unwrap_or(1.0));
-                println!("{}", measured(&callers, number("callers"), seconds).await);
+                let time = |name: &str| Duration::from_secs_f64(orders[name].as_f64().unwrap_or(1.0));
+                println!("{}", measured(&callers, number("callers"), time("warm"), time("seconds")).await);
             }
-            _ => println!("{}", left(&callers.queue).await?),
+            None if line == "drain" => {
+                while let [taken] = &callers.queue.claim(1).lease(LEASE).await?[..] {
+                    callers.queue.file().ack(taken.held()).await?;
+                }
+                println!("\"empty\"");
+            }
+            None => println!("{}", left(&callers.queue).await?),
         }
     }
     file.close().await
@@ -132,7 +145,7 @@ async fn left(queue: &Queue) -> Result<Value, Error> {
     }
 }
 
-async fn measured(callers: &Arc<Callers>, count: u64, time: Duration) -> Value {
+async fn measured(callers: &Arc<Callers>, count: u64, warm: Duration, time: Duration) -> Value {
     let tasks: Vec<_> = (0..count)
         .map(|_| {
             let callers = Arc::clone(callers);
@@ -145,10 +158,12 @@ async fn measured(callers: &Arc<Callers>, count: u64, time: Duration) -> Value {
             })
         })
         .collect();
-    let began = callers.env.monotonic();
+    tokio::time::sleep(warm).await;
+    callers.measuring.store(true, Relaxed);
+    let (began, before) = (callers.env.monotonic(), callers.tell(|tally| tally.acked.len()));
     tokio::time::sleep(time).await;
     let took = (callers.env.monotonic() - began).as_secs_f64();
-    let done = callers.tell(|tally| tally.acked.len());
+    let done = callers.tell(|tally| tally.acked.len()) - before;
     callers.stopped.store(true, Relaxed);
     for task in tasks {
         if task.await.is_err() {
@@ -158,7 +173,7 @@ async fn measured(callers: &Arc<Callers>, count: u64, time: Duration) -> Value {
     callers.tell(|tally| {
         json!({
             "jobs_s": done as f64 / took, "times_ms": tally.times, "enqueued": tally.enqueued,
-            "acked": tally.acked, "doubtful": tally.doubtful, "errors": tally.errors,
+            "claimed": tally.claimed, "acked": tally.acked, "errors": tally.errors,
         })
     })
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Work, Writer};
+use crate::config::Options;
 use crate::door::{Mail, Slot, Wait};
 use crate::metrics::Counters;
 use crate::op::{Op, Queues};
@@ -14,6 +15,31 @@ use crate::op::{Op, Queues};
 const MAX_OPS: usize = 4_096;
 /// Payload bytes in one batch.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
+
+/// On a fast store a share of a put is less than callers need to come back. A batch waits for those who come one soon
+/// after the other, so long after the last reply, and never longer than a put takes.
+const COMING: Duration = Duration::from_millis(4);
+/// How soon after one another that is.
+const SOON: Duration = Duration::from_millis(1);
+
+/// Those whom the last commit answered.
+pub(super) struct Expected {
+    ops: usize,
+    /// All are awaited until then ...
+    until: Instant,
+    /// ... and while they come, until then.
+    latest: Instant,
+}
+
+impl Expected {
+    pub(super) fn back(ops: usize, now: Instant, put: Duration, options: &Options) -> Self {
+        let share = put.mul_f64(f64::from(options.gather_percent) / 100.0).min(options.gather_max);
+        // Timers are too coarse for anything faster.
+        let slow_enough = !share.is_zero() && put >= SOON;
+        let coming = if slow_enough { put.min(COMING).min(options.gather_max) } else { share };
+        Self { ops, until: now + share, latest: now + share.max(coming) }
+    }
+}
 
 /// What ended a wait.
 enum Event {
@@ -43,13 +69,22 @@ impl Writer {
                 }
             }
         }
-        if let Some((expected, until)) = self.pace.expect.take() {
-            while work.slots.len() < expected && self.wait_for_mail(&mut work, until).await {}
+        if let Some(expected) = self.pace.expect.take() {
+            self.wait_for_callers(&mut work, &expected).await;
         }
         self.keep_interval(&mut work).await;
         self.take_waiting(&mut work);
         self.leave_half(&mut work);
         Some(work)
+    }
+
+    /// Callers who work in a loop come back: without them half of each batch would be left to a commit of its own.
+    async fn wait_for_callers(&mut self, work: &mut Work, expected: &Expected) {
+        let until = |now: Instant| expected.until.max((now + SOON).min(expected.latest));
+        let mut end = until(self.env.monotonic());
+        while work.slots.len() < expected.ops && self.wait_for_mail(work, end).await {
+            end = until(self.env.monotonic());
+        }
     }
 
     /// A batch too large for HEAD, but not for two of them, is two: the first half is done after one round trip and

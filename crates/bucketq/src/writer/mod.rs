@@ -31,6 +31,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use gather::Expected;
 use share::Sharing;
 
 use crate::catchup::Source;
@@ -93,8 +94,8 @@ struct Pace {
     /// Moving average of a put that was answered.
     put: Duration,
     last_put: Option<Instant>,
-    /// As many ops as the last batch released are likely to come back, until then.
-    expect: Option<(usize, Instant)>,
+    /// As many ops as the last batch released are likely to come back.
+    expect: Option<Expected>,
     /// A gap for other writers: nothing is sent before this.
     gap_until: Option<Instant>,
     /// How long after the last look the store is asked again on behalf of waiting claims ...

@@ -2,6 +2,7 @@
 
 use tokio::time::Instant;
 
+use super::gather::Expected;
 use super::local::succeeded;
 use super::push::Pushed;
 use super::{Outcomes, Work, Writer, wrong};
@@ -339,8 +340,7 @@ impl Writer {
                 self.carry.extend(held.map(|held| Slot::release(held, now)));
             }
         }
-        let share = self.pace.put.mul_f64(f64::from(self.options.gather_percent) / 100.0);
-        self.pace.expect = Some((released, now + share.min(self.options.gather_max)));
+        self.pace.expect = Some(Expected::back(released, now, self.pace.put, &self.options));
     }
 
     /// How long an enqueue that found no room waits for some, by the policy of its queue.
