@@ -11,6 +11,7 @@ import math
 import os
 import resource
 import shutil
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -32,6 +33,7 @@ DAYS = 30
 DAY_MS = 86_400_000
 BEGIN = 1_700_006_400_000
 OBJECT = 4096
+LEASE = 10.0
 
 
 def archive(path: Path, jobs: int, seed: int) -> None:
@@ -158,10 +160,11 @@ class Memory:
 def family(pid: int) -> list[int]:
     found = [pid]
     try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        # Spark starts Python from threads of its own, and each knows only its own children.
+        told = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
         return found
-    for child in children:
+    for child in " ".join(told).split():
         found += family(int(child))
     return found
 
@@ -172,6 +175,91 @@ def held(pid: int) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS")), 0)
+
+
+class Names:
+    """Objects that have ever lain beside a queue file: each was one PUT. Those put aside stay until a write's end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.before, self.seen = self.there(), set[str]()
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+        self.thread.start()
+
+    def there(self) -> set[str]:
+        return {one.name for one in self.path.parent.iterdir() if one.name.startswith(f"{self.path.name}.")}
+
+    def watch(self) -> None:
+        while not self.over.wait(0.05):
+            self.seen |= self.there()
+
+    def stop(self) -> int:
+        self.over.set()
+        self.thread.join()
+        return len((self.seen | self.there()) - self.before)
+
+
+def pool(home: Path, name: str, jobs: int, kill: bool, told: dict[str, Any]) -> None:
+    """Four executors, each a process of its own, drain a queue; one of them is killed with its Python, or none."""
+    path = home / name
+    with bucketq.open(path) as file:
+        queue = file.queue("mail")
+        queue.enqueue_many([bucketq.New({"n": n}) for n in range(jobs)])
+    spark = bspark.session(
+        **{
+            "spark.master": "local-cluster[4,1,1024]",
+            "spark.cores.max": "4",
+            "spark.ui.showConsoleProgress": "false",
+        }
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        # All four are there, and have Python.
+        spark.range(0, 8, 1, 8).mapInPandas(lambda frames: frames, "id long").collect()
+        killed: list[float] = []
+        end = threading.Event()
+
+        def strike() -> None:
+            with bucketq.open(path) as file:
+                while file.queue("mail").counts(max_age=0).counts["ready"] > jobs * 3 // 4:
+                    if end.wait(0.05):
+                        return
+            victim = next(
+                pid for pid in family(os.getpid()) if "CoarseGrainedExecutorBackend" in command(pid)
+            )
+            for pid in reversed(family(victim)):
+                os.kill(pid, signal.SIGKILL)
+            killed.append(time.monotonic())
+
+        if kill:
+            striking = threading.Thread(target=strike, daemon=True)
+            striking.start()
+        took, done = timed(
+            lambda: bspark.process(spark, path, "mail", lambda job: None, tasks=4, batch=500, lease=LEASE)
+        )
+        ended = time.monotonic()
+        end.set()
+        with bucketq.open(path) as file:
+            counts = file.queue("mail").counts().counts
+        assert not any(counts[state] for state in ("ready", "leased", "scheduled", "dead")), counts
+        if kill:
+            striking.join()
+            told["worker_killed_jobs_s"] = round(jobs / took)
+            told["worker_killed_s"] = round(ended - killed[0], 1)
+        else:
+            assert done.acked == jobs
+            told["worker_jobs_s"] = round(jobs / took)
+        say(f"four executors, killed {len(killed)}: {took:.1f} s")
+    finally:
+        spark.stop()
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def say(text: str) -> None:
@@ -230,19 +318,19 @@ def main() -> None:
         writer = (
             rows.write.format("bucketq").mode("append").option("url", str(target)).option("queue", "mail")
         )
+        names = Names(target)
         took, _ = timed(writer.save)
+        objects = names.stop()
         with bucketq.open(target) as file:
             assert file.queue("mail").counts().counts["ready"] == given.writes
             told["write_commits"] = file.stats().commit_seq - before
+        # A commit replaces HEAD.
+        told["write_puts"] = told["write_commits"] + objects
         told["write_s"], told["write_rows_s"] = round(took, 2), round(given.writes / took)
         say(f"write: {took:.1f} s, {told['write_commits']} commits")
-
-        pool = home / "pool"
-        with bucketq.open(pool) as file:
-            file.queue("mail").enqueue_many([bucketq.New({"n": n}) for n in range(given.work)])
-        took, done = timed(lambda: bspark.process(spark, pool, "mail", lambda job: None, batch=500))
-        assert done.acked == given.work
-        told["worker_jobs_s"] = round(given.work / took)
+        spark.stop()
+        for name, kill in (("pool", False), ("killed", True)):
+            pool(home, name, given.work, kill, told)
     finally:
         spark.stop()
         shutil.rmtree(home, ignore_errors=True)

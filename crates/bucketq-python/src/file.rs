@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bucketq::store::probe::{ROUNDS_AT_CREATION, ROUNDS_THOROUGH, WRITERS};
 use bucketq::store::{self, StoreUrl, open_separately};
-use bucketq::{Code, Cursor, Detail, Env, Filter, Keeper, Kind, QueueFile, Queues, Unsynced};
+use bucketq::{Code, Cursor, Detail, Env, Filter, Keeper, Kind, Payload, QueueFile, Queues, Unsynced};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -48,6 +48,11 @@ impl File {
 
     fn file(&self) -> QueueFile {
         self.parts().0.clone()
+    }
+
+    /// A job to be enqueued, with a fresh id.
+    pub fn fresh(&self, payload: Payload) -> bucketq::Result<bucketq::New> {
+        self.parts().0.new_job(payload)
     }
 
     fn parts(&self) -> &(QueueFile, Keeper) {

@@ -2,7 +2,7 @@
 //!
 //! `call` turns one future of the engine into a blocking call or an awaitable; `waiting` and `awaiting` are the two
 //! ways to drive it; `file`, `held`, `op`, `manage` and `fit` wrap the engine's nouns, `operate` what is done to a file as
-//! a whole, `spark` one commit of it; `events` tells what happens; `values` and `settings` convert; `errors` raises;
+//! a whole, `spark` one commit of it, `rows` tables that are enqueued; `events` tells what happens; `values` and `settings` convert; `errors` raises;
 //! `testing` is for users' tests.
 //! The package python/bucketq is the only caller. Rules live in the engine, conveniences in Python.
 
@@ -18,6 +18,7 @@ mod held;
 mod manage;
 mod op;
 mod operate;
+mod rows;
 mod runtime;
 mod settings;
 mod spark;
@@ -37,6 +38,7 @@ mod _native {
         held::Held,
         op::{New, Op},
         operate::{check, restore},
+        rows::enqueues,
         settings::{parse_setting, settings},
         spark::{Objects, Pinned, objects},
         testing::{Clock, open_test},

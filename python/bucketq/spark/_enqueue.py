@@ -20,7 +20,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bucketq._native import Op
+from bucketq._native import Op, enqueues
 from bucketq.errors import Contended, Error, NotFound, OutcomeUnknown, Unavailable
 from bucketq.spark._place import Place
 
@@ -180,29 +180,12 @@ def hashed(key: str) -> str:
 
 def ops_of(native: Any, table: pa.Table) -> list[Op]:
     """Rows as enqueues, in their order: one for each run of rows of the same queue."""
-    ops: list[Op] = []
-    jobs: list[Any] = []
-    before: str | None = None
-    columns = [table.column(name).to_pylist() for name in table.column_names]
-    for queue, payload, kind, priority, delay, at, dedup, group, headers, attempts in zip(
-        *columns, strict=True
-    ):
-        if queue != before:
-            if before is not None:
-                ops.append(Op.enqueue(before, jobs))
-            before, jobs = queue, []
-        jobs.append(
-            native.new(
-                (payload, kind),
-                priority=priority,
-                delay_ms=delay,
-                at_ms=at,
-                max_attempts=attempts,
-                dedup=dedup,
-                group=group,
-                headers=None if headers is None else json.loads(headers),
-            )
-        )
-    if before is not None:
-        ops.append(Op.enqueue(before, jobs))
-    return ops
+    table = table.combine_chunks()
+    columns = [column.chunk(0) for column in table.columns] if table.num_rows else []
+    return enqueues(native, [(*buffers(column), column.offset) for column in columns], table.num_rows)
+
+
+def buffers(column: pa.Array) -> tuple[bytes | None, ...]:
+    """Which rows have a value, offsets where values differ in length, the values."""
+    found = [None if buffer is None else buffer.to_pybytes() for buffer in column.buffers()]
+    return (found[0], None, found[1]) if len(found) == 2 else tuple(found)

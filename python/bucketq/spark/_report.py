@@ -5,33 +5,36 @@ from __future__ import annotations
 
 import csv
 import html
-import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bucketq.fit import Inputs, evaluate
+from bucketq.spark import _plot
+from bucketq.spark._plot import amount, duration, plot
+from bucketq.spark._verdicts import ALL, verdicts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["report", "verdicts"]
+__all__ = ["report"]
 
-SHOWN = 25
+SHOWN = 15
 """Rows of a table in the report; the CSV has all."""
-WIDE, HIGH = 760, 160
-POINTS = 400
-COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed")
+HOUR_MS = 3_600_000
+Row = dict[str, Any]
 
 QUEUES = """
 SELECT queue, sum(arrivals) AS arrivals, sum(completed) AS completed, sum(dead) AS dead, sum(cancelled) AS cancelled,
-  sum(retries) AS retries, sum(busy_ms) AS busy_ms, sum(payload_bytes) AS payload_bytes, min(hour) AS first,
-  max(hour) AS last, max(arrivals) AS busiest_hour,
-  percentile(wait_p95_ms, 0.5) AS wait_p95_ms, percentile(run_p50_ms, 0.5) AS run_p50_ms,
-  percentile(run_p95_ms, 0.5) AS run_p95_ms
+  sum(failures) AS failures, sum(retries) AS retries, max(arrivals) AS busiest_hour, max(throughput) AS best_throughput,
+  percentile(wait_p50_ms, 0.5) AS wait_p50_ms, percentile(wait_p95_ms, 0.5) AS wait_p95_ms,
+  percentile(wait_p99_ms, 0.5) AS wait_p99_ms, percentile(run_p50_ms, 0.5) AS run_p50_ms,
+  percentile(run_p95_ms, 0.5) AS run_p95_ms, percentile(run_p99_ms, 0.5) AS run_p99_ms,
+  sum(busy_ms) AS busy_ms, sum(payload_bytes) AS payload_bytes, min(hour) AS first, max(hour) AS last
 FROM hours GROUP BY queue ORDER BY arrivals DESC
 """
+"""Percentiles are those of a typical hour: the median of the hours."""
 
 
 def report(spark: SparkSession, out: Path, url: str, price_put: float) -> Path:
@@ -69,141 +72,140 @@ def utc(value: Any) -> Any:
     return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
-def verdicts(
-    queues: Sequence[dict[str, Any]],
-    workers: Sequence[dict[str, Any]],
-    commits: Sequence[dict[str, Any]],
-    price_put: float,
-) -> list[dict[str, Any]]:
-    """What the fit model says of each queue as it was used, and what would change it."""
-    ops = sum(row["ops"] for row in commits)
-    written = sum(row["commits"] for row in commits)
-    names = {row["worker"] for row in workers}
-    judged: list[dict[str, Any]] = []
-    for row in queues:
-        ended = row["completed"] + row["dead"]
-        span = max((row["last"] - row["first"]).total_seconds() + 3600, 3600)
-        given = {
-            "arrival": row["arrivals"] / span,
-            "work_ms": row["busy_ms"] / ended if ended else 0,
-            "retries": min(row["retries"] / ended, 100) if ended else 0,
-            "payload": int(row["payload_bytes"] / ended) if ended else 0,
-            "consumers": max(len(names), 1),
-            "batch": min(max(ops / written, 1), 4096) if written else 1,
-            "price_put": price_put,
-        }
-        fit = evaluate(Inputs(**given))
-        busy = row["busiest_hour"] / 3600
-        peak = evaluate(Inputs(**(given | {"arrival": busy})))
-        judged.append(
-            {
-                "queue": row["queue"],
-                "verdict": fit.engine.verdict,
-                "why": fit.engine.sentence,
-                "change": fit.engine.change,
-                "in_the_busiest_hour": peak.engine.verdict,
-                "change_then": peak.engine.change,
-                "jobs_per_second": given["arrival"],
-                "work_ms": given["work_ms"],
-                "workers_busy": given["arrival"] * given["work_ms"] * (1 + given["retries"]) / 1000,
-                "usd_a_month": fit.month.cost,
-            }
-        )
-    return judged
-
-
-def shown(url: str, tables: dict[str, list[dict[str, Any]]], judged: list[dict[str, Any]]) -> str:
-    hours = tables["hours"]
-    names = [row["queue"] for row in tables["queues"]][: len(COLOURS)]
+def shown(url: str, tables: dict[str, list[Row]], judged: Sequence[Row]) -> str:
+    queues = tables["queues"]
+    jobs = sum(row["arrivals"] for row in queues)
+    named = queues[0]["queue"] if len(queues) == 1 else f"{len(queues)} queues"
+    since, until = (figure(pick(row[k] for row in queues)) for pick, k in ((min, "first"), (max, "last")))
     parts = [
-        f"<h1>Jobs of {html.escape(url)}</h1>",
-        f"<p>{sum(r['arrivals'] for r in tables['queues']):,} finished jobs in {len(tables['queues'])} queues. Times are UTC. "
-        "Jobs that have not finished are not in these figures; a job that was reopened counts where it ended at last.</p>",
+        f"<h1>{html.escape(url)}</h1>",
+        f"<p>{jobs:,} finished jobs of {html.escape(named)}, {since} to {until}, all times UTC. Jobs that have not finished are not "
+        "in these figures; a job that was reopened counts where it ended at last.</p>",
+        f'<section class="short"><h2>{html.escape(headline(judged))}</h2>{sentences(judged)}</section>',
     ]
-    for title, column, table in (
-        ("Arrivals an hour", "arrivals", hours),
-        ("Dead an hour", "dead", hours),
-        ("Waiting, 95th percentile, ms", "wait_p95_ms", hours),
-        ("Running, 95th percentile, ms", "run_p95_ms", hours),
-        ("Backlog", "backlog", tables["backlog"]),
+    for title, unit, show, lines in plots(tables):
+        parts.append(f"<h2>{html.escape(title)}</h2>{plot(lines, unit, show)}")
+    if len(queues) > _plot.LINES:
+        parts.append(f"<p>The plots show the {_plot.LINES} largest queues; the tables in csv/ have all.</p>")
+    for title, name, about in (
+        ("Queues", "queues", "Percentiles are those of a typical hour; csv/hours.csv has each hour."),
+        ("Groups that fail and take most", "groups", "By dead jobs, then by time of work."),
+        ("Errors", "errors", "The first line of each, without its numbers, by jobs."),
+        ("Busiest hours of workers", "workers", "utilisation 1: at work all the hour."),
+        ("Commits and money", "commits", "A PUT a commit; segments and bases come on top."),
     ):
-        lines = [
-            (
-                name,
-                [
-                    (row["hour"], row[column])
-                    for row in table
-                    if row["queue"] == name and row[column] is not None
-                ],
-            )
-            for name in names
-        ]
-        parts.append(f"<h2>{title}</h2>{plot(lines)}")
-    commits = [("ops a commit", [(row["hour"], row["ops_per_commit"]) for row in tables["commits"]])]
-    parts.append(f"<h2>Ops a commit</h2>{plot(commits)}")
-    for title, name in (
-        ("Queues", "queues"),
-        ("Groups that fail and take most", "groups"),
-        ("Errors", "errors"),
-        ("Workers", "workers"),
-        ("Commits and money", "commits"),
-    ):
-        parts.append(f"<h2>{title}</h2>{listing(tables[name])}")
+        table = tables[name]
+        if name == "workers":
+            table = sorted(table, key=lambda row: -row["busy_ms"])
+        if name == "commits":
+            table = [totals(table), *table[::-1]] if table else table
+        parts.append(f"<h2>{title}</h2><p>{about}</p>{listing(table)}")
     parts.append("<h2>Does a queue in object storage fit?</h2>")
     parts.append(
-        "<p>What the fit model says of each queue as it was really used, and what would change it.</p>"
+        "<p>What the fit model says of each queue as it was really used, on a store with 90 ms a PUT, and which batch of a claim, "
+        "lease or number of workers would change it.</p>"
     )
     parts.append(listing(judged))
     return PAGE.format(body="\n".join(parts))
 
 
-def plot(lines: Iterable[tuple[str, list[tuple[datetime, float]]]]) -> str:
-    """Lines over time as SVG."""
-    lines = [(name, thinned(points)) for name, points in lines if points]
-    if not lines:
-        return "<p>Nothing to show.</p>"
-    times = [at.timestamp() for _, points in lines for at, _ in points]
-    first, span = min(times), max(max(times) - min(times), 1)
-    top = max(max(value for _, value in points) for _, points in lines) or 1
-    drawn = [
-        f'<line x1="0" x2="{WIDE}" y1="{HIGH - HIGH * k / 4}" y2="{HIGH - HIGH * k / 4}" stroke="#ddd"/>'
-        for k in range(5)
-    ]
-    for (name, points), colour in zip(lines, COLOURS, strict=False):
-        path = " ".join(
-            f"{(at.timestamp() - first) / span * WIDE:.1f},{HIGH - max(value, 0) / top * HIGH:.1f}"
-            for at, value in points
-        )
-        drawn.append(
-            f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{path}"><title>{html.escape(name)}</title></polyline>'
-        )
-    names = " ".join(
-        f'<span style="color:{colour}">&#9632; {html.escape(name)}</span>'
-        for (name, _), colour in zip(lines, COLOURS, strict=False)
+def headline(judged: Sequence[Row]) -> str:
+    """The verdict in plain words."""
+    own = [row for row in judged if row["queue"] != ALL]
+    poor = [row["queue"] for row in own if row["verdict"] == "poor"]
+    middling = [row["queue"] for row in own if row["verdict"] == "tradeoff"]
+    if not own:
+        return "There are no finished jobs to judge."
+    if poor:
+        return f"A queue in object storage does not suit {some(poor)}."
+    if middling:
+        return f"A queue in object storage works, at a price, for {some(middling)}."
+    return "A queue in object storage suits this work."
+
+
+def some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def sentences(judged: Sequence[Row]) -> str:
+    items = "".join(
+        f'<li><b>{html.escape(row["queue"])}</b> <span class="{row["verdict"]}">{row["verdict"]}</span> '
+        f"{html.escape(row['why'].partition(': ')[2] or row['why'])}</li>"
+        for row in judged[: _plot.LINES + 1]
     )
-    begin, end = (datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M") for t in (first, first + span))
-    return (
-        f'<figure><svg viewBox="0 0 {WIDE} {HIGH}" role="img">{"".join(drawn)}</svg>'
-        f"<figcaption>{begin} to {end}, top line {figure(top)}. {names}</figcaption></figure>"
-    )
+    return f"<ul>{items}</ul>"
 
 
-def thinned(points: list[tuple[datetime, float]]) -> list[tuple[datetime, float]]:
-    """At most so many points, each the largest of its stretch: peaks stay."""
-    step = math.ceil(len(points) / POINTS)
-    return [max(points[i : i + step], key=lambda p: p[1]) for i in range(0, len(points), max(step, 1))]
+def plots(tables: dict[str, list[Row]]) -> list[tuple[str, str, Callable[[float], str], list[_plot.Line]]]:
+    """Title, unit, how values are written, lines."""
+    names = [row["queue"] for row in tables["queues"]][: _plot.LINES]
+    by_queue = {name: [row for row in tables["hours"] if row["queue"] == name] for name in names}
+    backlog = {name: [row for row in tables["backlog"] if row["queue"] == name] for name in names}
+
+    def of(column: str, source: dict[str, list[Row]] = by_queue) -> list[_plot.Line]:
+        return [
+            (name, [(row["hour"], float(row[column])) for row in rows if row[column] is not None])
+            for name, rows in source.items()
+        ]
+
+    def most(lines: Sequence[_plot.Line], show: Callable[[float], str]) -> str:
+        peaks = [(value, at, name) for name, points in lines for at, value in points]
+        if not peaks:
+            return "nothing"
+        value, at, name = max(peaks)
+        return (
+            f"at most {show(value)} ({name + ', ' if len(lines) > 1 else ''}{at:%d %b %H:%M})"
+            if value
+            else "none"
+        )
+
+    busy: dict[datetime, float] = defaultdict(float)
+    for row in tables["workers"]:
+        busy[row["hour"]] += row["busy_ms"] / HOUR_MS
+    workers = [("busy workers", sorted(busy.items()))]
+    commits = [("ops a commit", [(row["hour"], float(row["ops_per_commit"])) for row in tables["commits"]])]
+    made: list[tuple[str, str, Callable[[float], str], list[_plot.Line]]] = []
+    for title, unit, show, lines in (
+        ("Arrivals", "jobs an hour", amount, of("arrivals")),
+        ("Completed", "jobs a second", amount, of("throughput")),
+        ("Retries", "retries an hour", amount, of("retries")),
+        ("Dead", "jobs an hour", amount, of("dead")),
+        ("Waiting, 95th percentile", "time", duration, of("wait_p95_ms")),
+        ("Running, 95th percentile", "time", duration, of("run_p95_ms")),
+        ("Backlog at the end of the hour", "jobs", amount, of("backlog", backlog)),
+        ("Workers at work", "workers", amount, workers),
+        ("Ops a commit", "ops", amount, commits),
+    ):
+        made.append((f"{title}: {most(lines, show)}", unit, show, lines))
+    return made
 
 
-def listing(table: Sequence[dict[str, Any]]) -> str:
+def totals(commits: Sequence[Row]) -> Row:
+    sums = {name: sum(row[name] for row in commits) for name in ("commits", "ops", "usd")}
+    jobs = sum(row["commits"] / row["puts_per_job"] for row in commits if row["puts_per_job"])
+    return {
+        "hour": "all",
+        "commits": sums["commits"],
+        "ops": sums["ops"],
+        "ops_per_commit": sums["ops"] / max(sums["commits"], 1),
+        "puts_per_job": sums["commits"] / jobs if jobs else None,
+        "usd": sums["usd"],
+    }
+
+
+def listing(table: Sequence[Row]) -> str:
     if not table:
-        return "<p>Nothing to show.</p>"
+        return '<p class="none">Nothing to show.</p>'
     head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in table[0])
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(figure(value))}</td>" for value in row.values()) + "</tr>"
-        for row in table[:SHOWN]
-    )
-    more = f"<p>{len(table) - SHOWN} rows more are in the CSV.</p>" if len(table) > SHOWN else ""
+    body = "".join("<tr>" + "".join(map(cell, row.values())) + "</tr>" for row in table[:SHOWN])
+    more = f"<p>{len(table) - SHOWN:,} more rows are in csv/.</p>" if len(table) > SHOWN else ""
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'
+
+
+def cell(value: Any) -> str:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    kind = ' class="n"' if number else (' class="t"' if isinstance(value, str) and len(value) > 40 else "")
+    return f"<td{kind}>{html.escape(figure(value))}</td>"
 
 
 def figure(value: Any) -> str:
@@ -225,10 +227,26 @@ def figure(value: Any) -> str:
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>bucketq: jobs</title>
 <style>
-body{{font:15px/1.5 system-ui,sans-serif;max-width:900px;margin:2em auto;padding:0 1em;color:#1f2937}}
-h2{{margin-top:2em;font-size:1.1em}}svg{{width:100%;height:auto;background:#fafafa}}
-table{{border-collapse:collapse;font-size:13px}}th,td{{text-align:left;padding:.2em .7em;border-bottom:1px solid #eee}}
-.wide{{overflow-x:auto}}figure{{margin:0}}figcaption{{font-size:13px;color:#4b5563}}
+:root{{color-scheme:light dark;--fg:#1f2937;--dim:#5b6472;--bg:#fff;--soft:#f5f6f8;--grid:#dfe3e8;
+--c0:#2563eb;--c1:#d9480f;--c2:#087f5b;--c3:#9c36b5;--c4:#a16207;--c5:#5b6472}}
+@media(prefers-color-scheme:dark){{:root{{--fg:#e5e7eb;--dim:#a3acb9;--bg:#14171c;--soft:#1d2128;--grid:#343b46;
+--c0:#7aa7ff;--c1:#ff9a62;--c2:#4fd1a5;--c3:#d9a0ec;--c4:#e8c35a;--c5:#a3acb9}}}}
+body{{font:15px/1.5 system-ui,sans-serif;max-width:920px;margin:2em auto;padding:0 1em;color:var(--fg);background:var(--bg)}}
+h1{{font-size:1.3em;overflow-wrap:anywhere}}h2{{margin-top:2em;font-size:1.05em}}
+.short{{background:var(--soft);padding:.2em 1.2em .6em;border-radius:8px}}.short h2{{margin-top:.8em;font-size:1.2em}}.short ul{{padding-left:1.1em}}
+.strong{{color:var(--c2)}}.tradeoff{{color:var(--c4)}}.poor{{color:var(--c1)}}.strong,.tradeoff,.poor{{font-weight:600}}
+.wide{{overflow-x:auto}}svg{{display:block;width:100%;min-width:600px;height:auto}}figure{{margin:0}}
+svg text{{font-size:12px;fill:var(--dim)}}.y{{text-anchor:end}}.x{{text-anchor:middle}}.grid{{stroke:var(--grid)}}
+polyline{{fill:none;stroke-width:1.6;stroke-linejoin:round}}
+polyline.c0{{stroke:var(--c0)}}polyline.c1{{stroke:var(--c1)}}polyline.c2{{stroke:var(--c2)}}
+polyline.c3{{stroke:var(--c3)}}polyline.c4{{stroke:var(--c4)}}polyline.c5{{stroke:var(--c5)}}
+circle.c0{{fill:var(--c0)}}circle.c1{{fill:var(--c1)}}circle.c2{{fill:var(--c2)}}
+circle.c3{{fill:var(--c3)}}circle.c4{{fill:var(--c4)}}circle.c5{{fill:var(--c5)}}
+i.c0{{background:var(--c0)}}i.c1{{background:var(--c1)}}i.c2{{background:var(--c2)}}
+i.c3{{background:var(--c3)}}i.c4{{background:var(--c4)}}i.c5{{background:var(--c5)}}
+.key{{margin-right:1.2em;font-size:13px;white-space:nowrap}}.key i{{display:inline-block;width:1.1em;height:3px;margin-right:.4em;vertical-align:middle}}
+table{{border-collapse:collapse;font-size:13px}}th,td{{text-align:left;vertical-align:top;padding:.25em .7em;border-bottom:1px solid var(--grid);white-space:nowrap}}
+th{{white-space:normal;vertical-align:bottom}}.n{{text-align:right;font-variant-numeric:tabular-nums}}.t{{white-space:normal;min-width:22em}}p,.none{{color:var(--dim)}}
 </style></head><body>
 {body}
 </body></html>

@@ -19,14 +19,15 @@ SELECT xxhash64(id) AS hash FROM lives GROUP BY 1 HAVING count(*) > 1
 """
 """Ids with several lives, and some that only look like that: hashes are small enough to be compared all."""
 
-FINISHED = """
-SELECT l.* FROM lives l LEFT ANTI JOIN suspects s ON xxhash64(l.id) = s.hash
-UNION ALL
-SELECT {columns}, day FROM (
-  SELECT l.*, row_number() OVER (PARTITION BY l.id ORDER BY l.finish_seq DESC) AS newest
+SUPERSEDED = """
+SELECT finish_seq FROM (
+  SELECT l.finish_seq, row_number() OVER (PARTITION BY l.id ORDER BY l.finish_seq DESC) AS newest
   FROM lives l LEFT SEMI JOIN suspects s ON xxhash64(l.id) = s.hash
-) WHERE newest = 1
+) WHERE newest > 1
 """
+"""Lives whose job lived again: few, and known by a number, which is cheaper to compare than ids."""
+
+FINISHED = "SELECT l.* FROM lives l LEFT ANTI JOIN superseded s ON l.finish_seq = s.finish_seq"
 """Each job once, by its newest life: a job that was reopened counts where it ended at last."""
 
 HOURS = """

@@ -102,7 +102,7 @@ def test_hours_are_what_pandas_makes_of_the_same_rows_also_after_late_and_reopen
         assert found(out)["dead"].sum() == 0
         same(out, place)
     page = (out / "report.html").read_text()
-    assert page.count("<svg") == 6
+    assert page.count("<svg") == 9
     assert "http://" not in page
     assert "https://" not in page
     assert "Does a queue in object storage fit?" in page
