@@ -53,7 +53,7 @@ pub struct Whole {
     pub jobs: Jobs,
     /// Keys of the listed objects.
     pub listed: BTreeSet<String>,
-    /// The jobs that are in the archive only, and those that had left so before they were enqueued again.
+    /// The jobs that are in the archive only.
     pub left: BTreeSet<JobId>,
     /// The lives there are of each job, in the file or in the archive.
     pub lives: BTreeMap<JobId, BTreeSet<u32>>,
@@ -101,10 +101,6 @@ pub async fn whole(
             }
             out.lives.entry(life.id).or_default().insert(life.run);
             if in_file.contains(&life.id) {
-                // Once it had left, somebody who was not sure of the first time enqueued it again.
-                if out.jobs.get(&life.id).is_some_and(|job| job.run == life.run) {
-                    out.left.insert(life.id);
-                }
                 continue;
             }
             out.left.insert(life.id);
