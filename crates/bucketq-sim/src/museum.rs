@@ -1,6 +1,6 @@
 //! The bucket as it stood at one commit after the other: what any reader would have seen then.
 //!
-//! Called by replay.rs, and by given_up.rs, which look at a whole history through the public API.
+//! Called by `replay` and by `given_up`, which look at a whole history through the public API.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -254,7 +254,7 @@ async fn archive_all(world: &Arc<World>, file: &QueueFile) -> Result<(), String>
         pause_ms(age.unsigned_abs() + world.plan.max_skew_ms + 1_000).await;
         file.archive().await.map_err(endless)?;
         for object in file.archives(None, 0).await.map_err(endless)?.objects {
-            let policy = file.queue(&*object.queue).map_err(endless)?.policy().await.map_err(endless)?;
+            let policy = file.queue(&object.queue).map_err(endless)?.policy().await.map_err(endless)?;
             if policy.archive_ms.is_some() {
                 return Err(format!("retention: {} is too old and still on the list", object.key));
             }

@@ -312,7 +312,7 @@ fn engine(broken: bucketq::broken::Broken, plan: &mut Plan) {
             plan.options.grace = std::time::Duration::from_secs(8);
         }
         Broken::CollectWithoutFloor | Broken::FloorBeforeStored | Broken::FloorNewerThanReferences => {
-            frantic(plan)
+            frantic(plan);
         }
         Broken::CollectWithoutList
         | Broken::ListBelowFloor

@@ -115,8 +115,8 @@ impl Turn<'_> {
     }
 
     fn past_life(&mut self, row: &rusqlite::Row<'_>, line: usize, values: &mut Values) -> Try<Life> {
-        let life = self.life(row, line, false, values)?;
+        let told = self.life(row, line, false, values)?;
         // Its attempts went on with the job, and may be gone with it.
-        Ok(Life { last_error: row.get(24)?, ..life })
+        Ok(Life { last_error: row.get(24)?, ..told })
     }
 }
