@@ -82,13 +82,13 @@ print(dead().first()["last_error"])
 
 # %%
 def copy():
-    before = spark.read.parquet("finished").count() if copied else 0
+    before = spark.read.parquet("shop-finished").count() if copied else 0
     finished = spark.readStream.format("bucketq").options(url=URL, queues="mail").load()
     out = finished.select("id", "run", "state", "finished_at").writeStream.format("parquet")
-    out = out.option("path", "finished").option("checkpointLocation", "finished-checkpoint")
+    out = out.option("path", "shop-finished").option("checkpointLocation", "shop-checkpoint")
     out.trigger(availableNow=True).start().awaitTermination()
     copied.append("once more")
-    return spark.read.parquet("finished").count() - before
+    return spark.read.parquet("shop-finished").count() - before
 
 
 copied = []
@@ -109,12 +109,12 @@ print(f"{second.acked} sent, {copy()} finished jobs copied")
 # %% [markdown]
 # ## What does it come to?
 #
-# The pipeline counts each job once, by its newest life: nobody is without mail any more. `analysis/report.html` shows
+# The pipeline counts each job once, by its newest life: nobody is without mail any more. `shop-analysis/report.html` shows
 # it with plots, and says whether a queue in object storage fits.
 
 # %%
-analysed = bucketq.spark.pipeline(spark, URL, "analysis")
-hours = spark.read.parquet("analysis/hours").groupBy("queue").sum("arrivals", "completed", "dead", "retries")
+analysed = bucketq.spark.pipeline(spark, URL, "shop-analysis")
+hours = spark.read.parquet("shop-analysis/hours").groupBy("queue").sum("arrivals", "completed", "dead", "retries")
 row = hours.first()
 print(
     f"{analysed.lives} lives of {analysed.jobs} jobs: {row['sum(completed)']} sent, {row['sum(dead)']} dead"

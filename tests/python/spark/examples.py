@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bucketq.spark import session
+
 
 def run(code: str, name: str, names: dict[str, Any]) -> str:
     said = io.StringIO()
@@ -19,13 +21,21 @@ def run(code: str, name: str, names: dict[str, Any]) -> str:
 
 def main() -> None:
     asked = json.loads(sys.argv[1])
+    # The examples find this session, which is made for little data.
+    made = session(
+        **{
+            "spark.master": "local[2]",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.extraJavaOptions": asked["java"],
+        }
+    )
     names: dict[str, Any] = {"__name__": "page"}
     page = [run(code, "spark.md", names) for code in asked["page"]]
     notebook = run(asked["notebook"], "shop.py", {"__name__": "shop"})
     print(
         json.dumps({"page": page, "notebook": notebook, "made": sorted(p.name for p in Path.cwd().iterdir())})
     )
-    names["spark"].stop()
+    made.stop()
 
 
 main()

@@ -56,7 +56,7 @@ def work(file: bucketq.QueueFile, queue: str, jobs: int, *, dead: int = 0, at: i
     q = file.queue(queue)
     q.enqueue_many([bucketq.New({"n": at + n}, group=f"g{n % 3}" if n % 2 else None) for n in range(jobs)])
     left, rejected = jobs, 0
-    while left:
+    while left > 0:
         with q.claim(50, worker=f"w{left % 2}") as batch, file.atomic() as tx:
             for job in batch:
                 if rejected < dead:

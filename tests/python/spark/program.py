@@ -68,16 +68,17 @@ class Program:
                 self.process.wait(0.01)
         self.process.wait(LIMIT)
 
-    def answer(self) -> Any:
+    def answer(self, limit: int = LIMIT) -> Any:
         """What it says in the end."""
-        out, _ = self.process.communicate(timeout=LIMIT)
+        more_time(limit)
+        out, _ = self.process.communicate(timeout=limit)
         assert self.process.returncode == 0, self.said.read_text()[-6000:]
         return json.loads(out.splitlines()[-1])
 
 
-def more_time() -> None:
+def more_time(limit: int = LIMIT) -> None:
     """The limit of a test is that of one program: some tests start several."""
-    faulthandler.dump_traceback_later(LIMIT + 30, exit=True, file=sys.__stderr__ or sys.stderr)
+    faulthandler.dump_traceback_later(limit + 30, exit=True, file=sys.__stderr__ or sys.stderr)
 
 
 @contextmanager

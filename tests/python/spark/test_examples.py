@@ -31,8 +31,8 @@ def test_the_examples_of_the_page_and_the_notebook_run_in_an_empty_directory(spa
     with program(
         "examples.py", tmp_path / "here", page=[code for code, _ in blocks], notebook=notebook
     ) as run:
-        told = run.answer()
+        told = run.answer(limit=360)
     assert told["page"] == [expected for _, expected in blocks]
     assert told["notebook"] == SHOP
-    assert {"analysis", "finished", "shop.head", "jobs.head"} <= set(told["made"])
-    assert (tmp_path / "here" / "analysis" / "report.html").stat().st_size > 10_000
+    assert {"analysis", "finished", "shop-finished", "shop.head", "jobs.head"} <= set(told["made"])
+    assert (tmp_path / "here" / "shop-analysis" / "report.html").stat().st_size > 10_000

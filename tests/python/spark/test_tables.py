@@ -231,7 +231,7 @@ def same(out: Path, place: Any, price_put: float) -> dict[str, pd.DataFrame]:
     return expected
 
 
-@pytest.mark.parametrize("place", ["file", "s3"], indirect=True)
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
 def test_every_table_is_what_another_computation_makes_of_the_same_history(place, spark, tmp_path):
     out = tmp_path / "out"
     with place.open() as file:
