@@ -17,12 +17,12 @@ import sys
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import figures
 from adapters import ALL
+from machine import NEEDS, machine
 from process import Process
 from servers import BUCKET, SECRET, USER, Redis, Started, Store
 
@@ -30,21 +30,6 @@ HERE = Path(__file__).resolve().parent
 SETUP_TIMEOUT = 180.0
 # Longer than the patience of caller.py.
 LATE = 25.0
-# What each configuration needs installed, and what its version is that of.
-NEEDS = {
-    "jqueue-direct": "jqueue",
-    "jqueue-broker": "jqueue",
-    "jqueue-reused": "jqueue",
-    "pawn-queue": "pawn_queue",
-    "pgqrs-durable": "pgqrs",
-    "pgqrs-local": "pgqrs",
-    "redis-message-queue": "redis_message_queue",
-    "huey": "huey",
-    "persist-queue": "persistqueue",
-    "litequeue": "litequeue",
-}
-
-
 # Bytes of the raw PUT.
 RAW = 16 * 1024
 # Closed loops run so long before anything is measured.
@@ -337,30 +322,6 @@ def left(process: Process) -> set[str]:
 
 def tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def machine() -> dict[str, str]:
-    """Where it was measured, and of what."""
-    packages = [
-        "bucketq",
-        "jqueue",
-        "pawn-queue",
-        "pgqrs",
-        "redis-message-queue",
-        "huey",
-        "persist-queue",
-        "litequeue",
-    ]
-    found = {}
-    for package in packages:
-        if importlib.util.find_spec(NEEDS.get(package, package.replace("-", "_"))) or package == "bucketq":
-            try:
-                found[package] = metadata.version(package)
-            except metadata.PackageNotFoundError:
-                continue
-    cores = f"{os.cpu_count()} cores of {platform.machine()}, {platform.system()} {platform.release()}"
-    load = " ".join(f"{one:.1f}" for one in os.getloadavg())
-    return {"cores": cores, "load before": load, "python": platform.python_version(), **found}
 
 
 def main() -> int:
