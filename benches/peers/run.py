@@ -73,6 +73,7 @@ class Bench:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
+        self.machine = machine()
         self.local = Started()
         self.disk = self.local.folder()
         self.redis: Redis | None = None
@@ -288,7 +289,7 @@ class Bench:
                 store.close()
         told = {"rows": self.rows, "idle": self.idle, "raw_put_ms": raw, "not_run": self.not_run}
         told |= {"skipped": self.skipped, "seconds": self.arguments.seconds, "rounds": rounds}
-        return told | {"machine": machine()}
+        return told | {"machine": self.machine}
 
     def close(self) -> None:
         self.local.close()
