@@ -181,7 +181,9 @@ def ratios(f: Figures, told: dict[str, Any]) -> str:
 
 def section(measured: dict[str, Any], told: dict[str, Any]) -> str:
     f = Figures(measured)
-    machine = ", ".join(f"{name} {value}" for name, value in measured["machine"].items())
+    machine = ", ".join(f"{name} {value}" for name, value in measured["machine"].items()).removeprefix(
+        "cores "
+    )
     parts = [
         f"{measured['rounds']} rounds of {measured['seconds']:g} s a cell after a warm-up; {machine}.\n",
         "## The aims\n",

@@ -17,12 +17,12 @@ import sys
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import figures
 from adapters import ALL
+from machine import NEEDS, machine
 from process import Process
 from servers import BUCKET, SECRET, USER, Redis, Started, Store
 
@@ -30,21 +30,6 @@ HERE = Path(__file__).resolve().parent
 SETUP_TIMEOUT = 180.0
 # Longer than the patience of caller.py.
 LATE = 25.0
-# What each configuration needs installed, and what its version is that of.
-NEEDS = {
-    "jqueue-direct": "jqueue",
-    "jqueue-broker": "jqueue",
-    "jqueue-reused": "jqueue",
-    "pawn-queue": "pawn_queue",
-    "pgqrs-durable": "pgqrs",
-    "pgqrs-local": "pgqrs",
-    "redis-message-queue": "redis_message_queue",
-    "huey": "huey",
-    "persist-queue": "persistqueue",
-    "litequeue": "litequeue",
-}
-
-
 # Bytes of the raw PUT.
 RAW = 16 * 1024
 # Closed loops run so long before anything is measured.
@@ -69,7 +54,9 @@ class Cell:
 ONE, EIGHT, MANY, FOUR = Cell(1, 1, 0), Cell(8, 1, 0), Cell(64, 1, 0), Cell(1, 4, 0)
 BEHIND, FAR_BEHIND = Cell(64, 1, 1_000), Cell(64, 1, 10_000)
 FULL = [ONE, EIGHT, MANY, FOUR, BEHIND, Cell(1, 1, 10_000), FAR_BEHIND]
-SECOND = [ONE, MANY, FAR_BEHIND]
+SECOND = [ONE, MANY]
+# For those of whom more would tell nothing new: Local mode, and the engine itself.
+SHORT = (ONE, MANY, FAR_BEHIND)
 QUICK = [ONE, MANY, FOUR, FAR_BEHIND]
 
 
@@ -86,6 +73,7 @@ class Bench:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
+        self.machine = machine()
         self.local = Started()
         self.disk = self.local.folder()
         self.redis: Redis | None = None
@@ -301,7 +289,7 @@ class Bench:
                 store.close()
         told = {"rows": self.rows, "idle": self.idle, "raw_put_ms": raw, "not_run": self.not_run}
         told |= {"skipped": self.skipped, "seconds": self.arguments.seconds, "rounds": rounds}
-        return told | {"machine": machine()}
+        return told | {"machine": self.machine}
 
     def close(self) -> None:
         self.local.close()
@@ -313,19 +301,18 @@ def takes_part(name: str, cell: Cell, first: bool) -> bool:
     """Whether this cell is one for this configuration; those on a local disk run once for all servers and latencies."""
     peer = ALL.get(name)
     if peer is None:
-        return True
+        return cell in SHORT
     if cell.processes > 1 and not peer.shared:
         return False
     if not peer.remote:
-        return first and cell.backlog == 0
-    # Without a group commit eight callers get nothing done: what 64 or a backlog would make of it is known. And what
-    # Local mode does not send at once does not depend on eight callers or on a small backlog.
+        return first and cell in (ONE, MANY, FOUR)
+    # Without a group commit eight callers get nothing done, and a claim of pawn-queue lists all messages: what 64 or a
+    # backlog would make of it is known.
     if name == "jqueue-direct" and (cell.backlog or cell.callers > 8):
         return False
-    # A claim lists all messages: 64 at once answer nobody within the time.
-    if name == "pawn-queue" and cell.backlog and cell.callers > 1:
+    if name == "pawn-queue" and cell.backlog:
         return False
-    return peer.durable or cell in (ONE, MANY, FAR_BEHIND)
+    return peer.durable or cell in SHORT
 
 
 def left(process: Process) -> set[str]:
@@ -336,30 +323,6 @@ def left(process: Process) -> set[str]:
 
 def tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def machine() -> dict[str, str]:
-    """Where it was measured, and of what."""
-    packages = [
-        "bucketq",
-        "jqueue",
-        "pawn-queue",
-        "pgqrs",
-        "redis-message-queue",
-        "huey",
-        "persist-queue",
-        "litequeue",
-    ]
-    found = {}
-    for package in packages:
-        if importlib.util.find_spec(NEEDS.get(package, package.replace("-", "_"))) or package == "bucketq":
-            try:
-                found[package] = metadata.version(package)
-            except metadata.PackageNotFoundError:
-                continue
-    cores = f"{os.cpu_count()} cores of {platform.machine()}, {platform.system()} {platform.release()}"
-    load = " ".join(f"{one:.1f}" for one in os.getloadavg())
-    return {"cores": cores, "load before": load, "python": platform.python_version(), **found}
 
 
 def main() -> int:
@@ -373,9 +336,9 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, help="2, or 1 with --quick")
     parser.add_argument(
-        "--minutes", type=float, default=25, help="what has not begun by then is left out and counted"
+        "--minutes", type=float, default=20, help="what has not begun by then is left out and counted"
     )
-    parser.add_argument("--waiting", type=float, help="seconds of waiting on an empty queue; 60, or 10")
+    parser.add_argument("--waiting", type=float, help="seconds of waiting on an empty queue; 30, or 10")
     parser.add_argument("--cells", nargs="+", type=Cell.parse, help="only these, such as 64x1x10000")
     parser.add_argument("--latencies", nargs="+", type=int, default=figures.LATENCIES, help="milliseconds")
     parser.add_argument("--servers", nargs="+", choices=["minio", "versitygw"])
@@ -385,10 +348,10 @@ def main() -> int:
         "--from", dest="saved", type=Path, help="report again from saved JSON, measuring nothing"
     )
     arguments = parser.parse_args()
-    arguments.seconds = arguments.seconds or (1.0 if arguments.quick else 1.5)
+    arguments.seconds = arguments.seconds or (1.0 if arguments.quick else 1.2)
     arguments.rounds = arguments.rounds or (1 if arguments.quick else 2)
     if arguments.waiting is None:
-        arguments.waiting = 10.0 if arguments.quick else 60.0
+        arguments.waiting = 10.0 if arguments.quick else 30.0
     arguments.servers = arguments.servers or (["minio"] if arguments.quick else ["minio", "versitygw"])
     if arguments.saved:
         measured = json.loads(arguments.saved.read_text().splitlines()[-1])["measured"]

@@ -68,6 +68,29 @@ async fn three_hundred_callers_in_a_loop_need_few_commits() -> Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn on_a_fast_store_a_commit_waits_for_callers_who_are_on_their_way() -> Result<()> {
+    let (puppet, file) = puppet(inline()).await?;
+    puppet.takes(Duration::from_millis(4));
+    let q = file.queue("q")?;
+    let loops = (0..8).map(|i| {
+        let q = q.clone();
+        async move {
+            for _ in 0..10 {
+                q.enqueue(Payload::text("x")).await?;
+                pass(Duration::from_millis(1 + i % 2)).await;
+            }
+            Ok::<_, bucketq::Error>(())
+        }
+    });
+    futures_util::future::try_join_all(loops).await?;
+    let metrics = file.metrics()?;
+    assert_eq!(metrics.ops, 80);
+    // Half of them would each time be left to a commit of their own.
+    assert!(metrics.commits <= 12, "{metrics:?}");
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_is_answered_before_the_store_has_it() -> Result<()> {
     let (puppet, file) = puppet(inline()).await?;
     puppet.hold();

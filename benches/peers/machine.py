@@ -1,0 +1,58 @@
+"""Where it was measured, and of what."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+from servers import tool
+
+# What each configuration needs installed, and what its version is that of.
+NEEDS = {
+    "jqueue-direct": "jqueue",
+    "jqueue-broker": "jqueue",
+    "jqueue-reused": "jqueue",
+    "pawn-queue": "pawn_queue",
+    "pgqrs-durable": "pgqrs",
+    "pgqrs-local": "pgqrs",
+    "redis-message-queue": "redis_message_queue",
+    "huey": "huey",
+    "persist-queue": "persistqueue",
+    "litequeue": "litequeue",
+}
+
+
+PACKAGES = [
+    "bucketq",
+    "jqueue",
+    "pawn-queue",
+    "pgqrs",
+    "redis-message-queue",
+    "huey",
+    "persist-queue",
+    "litequeue",
+]
+
+
+def machine() -> dict[str, str]:
+    """Where it is measured, and of what. The load is that before anything was started."""
+    found = {}
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    for server in ("minio", "versitygw", "toxiproxy"):
+        # `.ci/tools` notes there what it installed.
+        program = Path(tool(server) or "")
+        with suppress(OSError):
+            found[server] = (program.parents[1] / "stamp" / server).read_text().strip()
+    if program := shutil.which("redis-server"):
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+        found["Redis"] = said.partition("v=")[2].partition(" ")[0]
+    cores = f"{os.cpu_count()} cores of {platform.machine()}, {platform.system()} {platform.release()}"
+    load = " ".join(f"{one:.1f}" for one in os.getloadavg())
+    return {"cores": cores, "load before": load, "Python": platform.python_version(), **found}
