@@ -35,8 +35,9 @@ PREFIX = "soak/jobs"
 SAMPLES = 30 * BLOCKS
 # Kinds of objects by what their keys go on with.
 KINDS = {"head": ".head", "base": ".base-", "segment": ".seg-", "archive": ".arch-"}
-# What is written and dropped in cycles, or hangs on what else the machine does, swings about its level.
-STEADY, SWINGING = 0.1, 0.5
+# How far a figure swings about its level: what the allocator and the file hold on to, and what is written and dropped
+# in cycles or hangs on what else the machine does.
+STEADY, SWINGING = 0.25, 0.5
 # What each control run takes away, and what then must be found growing.
 BROKEN = {
     "collection": ("objects_", "bytes_"),
@@ -325,7 +326,7 @@ class Soak:
             if all(f"live_mb_{one.name}" in row for row in rows):
                 add(f"live_mb_{one.name}", lambda r, n=one.name: r[f"live_mb_{n}"], STEADY, 1)
             add(f"threads_{one.name}", lambda r, n=one.name: r[f"threads_{n}"], STEADY, 2)
-            add(f"descriptors_{one.name}", lambda r, n=one.name: r[f"descriptors_{n}"], STEADY, 4)
+            add(f"descriptors_{one.name}", lambda r, n=one.name: r[f"descriptors_{n}"], SWINGING, 4)
         add("pages", lambda r: r["pages"], STEADY, 10)
         add("backlog", lambda r: r["backlog"], SWINGING, self.arguments.rate)
         for kind in [*KINDS, "other"]:
