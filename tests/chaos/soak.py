@@ -200,8 +200,9 @@ class Soak:
 
     async def sample(self) -> None:
         begin = time.monotonic()
-        for number in range(SAMPLES):
-            await asyncio.sleep(begin + (number + 1) * self.every - time.monotonic())
+        while (passed := time.monotonic() - begin) < self.seconds:
+            # On a busy machine a sample takes longer than it should: then the next ones are left out.
+            await asyncio.sleep(self.every - passed % self.every)
             row: dict[str, float] = {"t": time.monotonic() - begin}
             for one in self.processes:
                 assert one.process is not None
@@ -213,7 +214,7 @@ class Soak:
             row |= self.reports()
             row |= await asyncio.to_thread(self.bucket)
             self.rows.append(row)
-            if number % 30 == 29:
+            if len(self.rows) % 30 == 0:
                 print(
                     f"  {row['t']:6.0f} s: {row['jobs']:.0f} jobs, {row['puts']:.0f} PUTs, {row['pages']:.0f} pages, "
                     + ", ".join(
