@@ -118,7 +118,7 @@ class Soak:
         self.rows: list[dict[str, float]] = []
         self.wrong: list[str] = []
         self.client: Any = None
-        grace = max(self.beat, 5.0)
+        grace = max(self.beat, 15.0)
         self.settings: dict[str, Any] = {
             "region": "us-east-1",
             "access_key": USER,
