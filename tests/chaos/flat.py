@@ -3,7 +3,8 @@
 The samples of the time that counts are averaged in blocks, so that what swings with bases and collections counts once,
 and a line is laid through the blocks by least squares. What is measured is flat when both hold:
 
-- it is not certain that it grows by more than `CREEP` of its level in a day,
+- it is not certain that it grows by more than `CREEP` of its level in a day, all the time and in the second half of it:
+  one step, such as a heap that a longer backlog has made larger, is no growth,
 - it is certain that it grew by no more than its tolerance in the time looked at: a measurement too noisy to have seen
   growth proves nothing.
 
@@ -18,8 +19,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 BLOCKS = 12
-# Student's t for BLOCKS - 2 degrees of freedom, one side, 99.9 %.
-T = 4.144
+# Student's t, one side, 99.9 %, by the number of blocks: there are two degrees of freedom less.
+T = {BLOCKS: 4.144, BLOCKS // 2: 7.173}
 CREEP = 0.1
 HOUR, DAY = 3600.0, 86400.0
 
@@ -33,19 +34,48 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
+class Line:
+    """A line through blocks; the slope is a second's, and certainly no further off than the error."""
+
+    slope: float
+    error: float
+
+    def climbs(self, allowed: float) -> bool:
+        """For certain, by more than this in a day."""
+        return (self.slope - self.error) * DAY > allowed
+
+
+def line(x: Sequence[float], y: Sequence[float]) -> Line:
+    count = len(x)
+    middle, level = sum(x) / count, sum(y) / count
+    spread = sum((at - middle) ** 2 for at in x)
+    slope = sum((at - middle) * (value - level) for at, value in zip(x, y, strict=True)) / spread
+    left = sum((value - level - slope * (at - middle)) ** 2 for at, value in zip(x, y, strict=True))
+    return Line(slope, T[count] * math.sqrt(left / (count - 2) / spread))
+
+
+@dataclass(frozen=True)
 class Trend:
     level: float
-    slope: float
-    """A second."""
-    error: float
-    """Half of the interval in which the slope certainly is."""
+    whole: Line
+    later: Line
+    """The second half of the time alone."""
     seconds: float
     tolerance: Tolerance
 
     @property
+    def slope(self) -> float:
+        return self.whole.slope
+
+    @property
+    def error(self) -> float:
+        return self.whole.error
+
+    @property
     def grows(self) -> bool:
-        """For certain, by more than it may in a day."""
-        return (self.slope - self.error) * DAY > CREEP * max(abs(self.level), self.tolerance.least)
+        """For certain, by more than it may in a day, and still does."""
+        allowed = CREEP * max(abs(self.level), self.tolerance.least)
+        return self.whole.climbs(allowed) and self.later.climbs(allowed)
 
     @property
     def vague(self) -> bool:
@@ -75,9 +105,6 @@ def trend(times: Sequence[float], values: Sequence[float], tolerance: Tolerance)
     edges = [count * block // BLOCKS for block in range(BLOCKS + 1)]
     x = [sum(times[a:b]) / (b - a) for a, b in pairwise(edges)]
     y = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    middle, level = sum(x) / BLOCKS, sum(y) / BLOCKS
-    spread = sum((at - middle) ** 2 for at in x)
-    slope = sum((at - middle) * (value - level) for at, value in zip(x, y, strict=True)) / spread
-    left = sum((value - level - slope * (at - middle)) ** 2 for at, value in zip(x, y, strict=True))
-    error = T * math.sqrt(left / (BLOCKS - 2) / spread)
-    return Trend(level, slope, error, times[-1] - times[0], tolerance)
+    half = BLOCKS // 2
+    whole, later = line(x, y), line(x[half:], y[half:])
+    return Trend(sum(y) / BLOCKS, whole, later, times[-1] - times[0], tolerance)

@@ -149,8 +149,12 @@ class Load:
         while not self.stop.is_set():
             due += self.orders["every"]
             await settled(self.sleep(due - time.monotonic()))
-            stats = await settled(self.file.stats(max_age=60))
             told = self.tally.report()
+            try:
+                stats = await settled(self.file.stats(max_age=60))
+            except bucketq.Error as error:
+                self.tally.errors[f"stats: {error.code}"] += 1
+                continue
             told["pages"], told["free_pages"] = stats.pages, stats.free_pages
             told["live_mb"] = live_mb()
             told["backlog"] = sum(q.counts[s] for q in stats.queues for s in ("scheduled", "ready", "leased"))
@@ -168,8 +172,17 @@ class Load:
             {"rest": self.rest, "stop": self.stop}[line.strip()].set()
 
 
+async def opened(orders: dict[str, Any], face: Any) -> Any:
+    while True:
+        try:
+            return await settled(face.open(orders["url"], **orders["settings"]))
+        except bucketq.Contended:
+            # The others are at work already, and faster.
+            continue
+
+
 def blocking(orders: dict[str, Any]) -> Tally:
-    with bucketq.open(orders["url"], **orders["settings"]) as file:
+    with drive(opened(orders, bucketq)) as file:
         load = Load(file, orders, pause)
         threads = [threading.Thread(target=drive, args=(one,)) for one in load.programs()]
         threading.Thread(target=load.listen, daemon=True).start()
@@ -181,7 +194,7 @@ def blocking(orders: dict[str, Any]) -> Tally:
 
 
 async def awaiting(orders: dict[str, Any]) -> Tally:
-    async with await aio.open(orders["url"], **orders["settings"]) as file:
+    async with await opened(orders, aio) as file:
         load = Load(file, orders, lambda seconds: asyncio.sleep(max(seconds, 0)))
         threading.Thread(target=load.listen, daemon=True).start()
         await asyncio.gather(*load.programs())

@@ -35,8 +35,9 @@ PREFIX = "soak/jobs"
 SAMPLES = 30 * BLOCKS
 # Kinds of objects by what their keys go on with.
 KINDS = {"head": ".head", "base": ".base-", "segment": ".seg-", "archive": ".arch-"}
-# What is written and dropped in cycles, or hangs on what else the machine does, swings about its level.
-STEADY, SWINGING = 0.1, 0.5
+# How far a figure swings about its level: what the allocator and the file hold on to, and what is written and dropped
+# in cycles or hangs on what else the machine does.
+STEADY, SWINGING = 0.25, 0.5
 # What each control run takes away, and what then must be found growing.
 BROKEN = {
     "collection": ("objects_", "bytes_"),
@@ -117,7 +118,7 @@ class Soak:
         self.rows: list[dict[str, float]] = []
         self.wrong: list[str] = []
         self.client: Any = None
-        grace = max(self.beat, 5.0)
+        grace = max(self.beat, 15.0)
         self.settings: dict[str, Any] = {
             "region": "us-east-1",
             "access_key": USER,
@@ -199,8 +200,9 @@ class Soak:
 
     async def sample(self) -> None:
         begin = time.monotonic()
-        for number in range(SAMPLES):
-            await asyncio.sleep(begin + (number + 1) * self.every - time.monotonic())
+        while (passed := time.monotonic() - begin) < self.seconds:
+            # On a busy machine a sample takes longer than it should: then the next ones are left out.
+            await asyncio.sleep(self.every - passed % self.every)
             row: dict[str, float] = {"t": time.monotonic() - begin}
             for one in self.processes:
                 assert one.process is not None
@@ -212,7 +214,7 @@ class Soak:
             row |= self.reports()
             row |= await asyncio.to_thread(self.bucket)
             self.rows.append(row)
-            if number % 30 == 29:
+            if len(self.rows) % 30 == 0:
                 print(
                     f"  {row['t']:6.0f} s: {row['jobs']:.0f} jobs, {row['puts']:.0f} PUTs, {row['pages']:.0f} pages, "
                     + ", ".join(
@@ -325,7 +327,7 @@ class Soak:
             if all(f"live_mb_{one.name}" in row for row in rows):
                 add(f"live_mb_{one.name}", lambda r, n=one.name: r[f"live_mb_{n}"], STEADY, 1)
             add(f"threads_{one.name}", lambda r, n=one.name: r[f"threads_{n}"], STEADY, 2)
-            add(f"descriptors_{one.name}", lambda r, n=one.name: r[f"descriptors_{n}"], STEADY, 4)
+            add(f"descriptors_{one.name}", lambda r, n=one.name: r[f"descriptors_{n}"], SWINGING, 4)
         add("pages", lambda r: r["pages"], STEADY, 10)
         add("backlog", lambda r: r["backlog"], SWINGING, self.arguments.rate)
         for kind in [*KINDS, "other"]:

@@ -57,7 +57,7 @@ async fn payloads_and_results_are_in_no_trace_and_no_error() -> Result<()> {
     file.close().await?;
     drop(puppet);
     let text = told.text();
-    assert!(text.contains("commit"), "something is traced: {text}");
+    assert!(text.contains("made a queue file"), "what is told is seen here: {text}");
     assert!(!text.contains(CARRIED), "{text}");
     Ok(())
 }

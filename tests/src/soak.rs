@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bucketq::{
-    Dedup, DedupScope, Env, Error, Held, New, Op, Options, Payload, Queue, QueueFile, Result, State, Taken,
-    When,
+    Dedup, DedupScope, Env, Error, Held, Kind, New, Op, Options, Payload, Queue, QueueFile, Result, State,
+    Taken, When,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -94,7 +94,13 @@ struct Load {
 
 /// Work until told to stop; `live` says how many bytes are in use.
 pub async fn work(orders: Orders, live: fn() -> usize) -> Result<()> {
-    let file = QueueFile::open(&orders.url, orders.options.clone()).await?;
+    let file = loop {
+        match QueueFile::open(&orders.url, orders.options.clone()).await {
+            // The others are at work already, and faster.
+            Err(error) if error.kind() == Kind::Contended => {}
+            opened => break opened?,
+        }
+    };
     let (tx, phase) = watch::channel(Phase::Load);
     tokio::spawn(async move {
         let mut lines = BufReader::new(tokio::io::stdin()).lines();
@@ -124,7 +130,7 @@ pub async fn work(orders: Orders, live: fn() -> usize) -> Result<()> {
             if number < PRODUCERS { load.produce().await } else { load.work().await }
         }));
     }
-    load(0)?.report().await?;
+    load(0)?.report().await;
     for ended in futures_util::future::join_all(tasks).await {
         ended.unwrap_or_else(|e| panic!("{e}"));
     }
@@ -259,21 +265,26 @@ impl Load {
     }
 
     /// A line at regular times.
-    async fn report(&mut self) -> Result<()> {
+    async fn report(&mut self) {
         let mut due = self.env.monotonic();
         while !self.is(Phase::Stop) {
             due += self.orders.every;
             self.until(due, Phase::Stop).await;
-            let stats = self.file.stats(Some(Duration::from_secs(60))).await?;
             let mut told = self.tally(Tally::report);
+            told["live_mb"] = ((self.live)() as f64 / 1_048_576.0).into();
+            let stats = match self.file.stats(Some(Duration::from_secs(60))).await {
+                Ok(stats) => stats,
+                Err(error) => {
+                    self.failed("stats", &error);
+                    continue;
+                }
+            };
             told["pages"] = stats.pages.into();
             told["free_pages"] = stats.free_pages.into();
-            told["live_mb"] = ((self.live)() as f64 / 1_048_576.0).into();
             let unfinished = [State::Scheduled, State::Ready, State::Leased];
             let backlog: u64 = stats.queues.iter().flat_map(|q| unfinished.map(|s| q.counts[&s])).sum();
             told["backlog"] = backlog.into();
             println!("{told}");
         }
-        Ok(())
     }
 }

@@ -19,7 +19,11 @@ fn main() -> ExitCode {
         }
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    match runtime.expect("a runtime can be made").block_on(work(orders, || MEMORY.allocated())) {
+    let runtime = runtime.expect("a runtime can be made");
+    let ended = runtime.block_on(work(orders, || MEMORY.allocated()));
+    // Something may still be read from the standard input, which no longer matters.
+    runtime.shutdown_background();
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
