@@ -213,7 +213,7 @@ async fn a_full_disk_refuses_the_op_and_leaves_everything_as_it_was() -> Result<
 }
 
 #[tokio::test]
-async fn a_discard_that_meets_a_full_disk_is_finished_once_there_is_room() -> Result<()> {
+async fn a_discard_that_cannot_be_written_down_is_finished_once_it_can() -> Result<()> {
     let (ground, machine) = (Ground::memory(), Machine::new());
     let disk = Told::new(&machine);
     let file = disk.open(&machine, &ground).await?;
@@ -223,9 +223,11 @@ async fn a_discard_that_meets_a_full_disk_is_finished_once_there_is_room() -> Re
     other.close().await?;
     assert_eq!(refused(file.sync().await).kind(), Kind::Diverged);
     disk.room.store(0, Ordering::SeqCst);
-    assert_eq!(refused(file.snapshot(true).await).code(), Code::DiskFull);
-    assert_eq!(refused(file.snapshot(file.dirty()?.commits > 0).await).code(), Code::DiskFull, "still full");
+    disk.create_fails.store(true, Ordering::SeqCst);
+    assert_eq!(refused(file.snapshot(true).await).code(), Code::Disk);
+    assert_eq!(refused(file.snapshot(file.dirty()?.commits > 0).await).code(), Code::Disk, "nor now");
     disk.room.store(i64::MAX, Ordering::SeqCst);
+    disk.create_fails.store(false, Ordering::SeqCst);
     // What most programs do: discard what is pending, and only then.
     file.snapshot(file.dirty()?.commits > 0).await?;
     assert_eq!(texts(&file).await?, ["theirs"]);
