@@ -14,7 +14,7 @@ SHOP = """\
 de: 3 without mail
 fr: 3 without mail
 it: 3 without mail
-no mail server for nowhere.invalid
+ConnectionError: no mail server for nowhere.invalid
 90 finished jobs copied
 9 mails once more
 9 sent, 9 finished jobs copied
