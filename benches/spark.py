@@ -31,7 +31,8 @@ from bucketq import spark as bspark
 QUEUES = ("mail", "reports", "media", "billing", "sync")
 DAYS = 30
 DAY_MS = 86_400_000
-BEGIN = 1_700_006_400_000
+# Up to today, when the few jobs end that the archive's first objects are made of.
+BEGIN = int(time.time() * 1000) // DAY_MS * DAY_MS - DAYS * DAY_MS
 OBJECT = 4096
 LEASE = 10.0
 

@@ -181,11 +181,12 @@ def hashed(key: str) -> str:
 def ops_of(native: Any, table: pa.Table) -> list[Op]:
     """Rows as enqueues, in their order: one for each run of rows of the same queue."""
     table = table.combine_chunks()
-    columns = [column.chunk(0) for column in table.columns] if table.num_rows else []
-    return enqueues(native, [(*buffers(column), column.offset) for column in columns], table.num_rows)
+    columns = [buffers(column.chunk(0)) for column in table.columns]
+    return enqueues(native, columns, table.num_rows)
 
 
-def buffers(column: pa.Array) -> tuple[bytes | None, ...]:
-    """Which rows have a value, offsets where values differ in length, the values."""
+def buffers(column: pa.Array) -> tuple[bytes | None, bytes | None, bytes | None, int]:
+    """Which rows have a value, offsets where values differ in length, the values; and the row it begins with."""
     found = [None if buffer is None else buffer.to_pybytes() for buffer in column.buffers()]
-    return (found[0], None, found[1]) if len(found) == 2 else tuple(found)
+    valid, *offsets, values = found
+    return valid, offsets[0] if offsets else None, values, column.offset

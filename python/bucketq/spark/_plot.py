@@ -7,6 +7,7 @@ import html
 import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 
 __all__ = ["LINES", "amount", "duration", "plot"]
 
@@ -47,13 +48,13 @@ def plot(lines: Sequence[Line], unit: str, show: Callable[[float], str]) -> str:
     for at, text in moments(begin, span):
         drawn.append(f'<text class="x" x="{x(at):.1f}" y="{HIGH - 8}">{text}</text>')
     for number, (name, points) in enumerate(lines):
-        places = [(x(at.timestamp()), y(value)) for at, value in points]
-        path = " ".join(f"{left:.1f},{top:.1f}" for left, top in places)
-        drawn.append(
-            f'<polyline class="c{number}" points="{path}"><title>{html.escape(name)}</title></polyline>'
-        )
-        if len(places) < 3:
-            drawn += [f'<circle class="c{number}" cx="{a:.1f}" cy="{b:.1f}" r="3"/>' for a, b in places]
+        for part in unbroken(points):
+            places = [(x(at.timestamp()), y(value)) for at, value in part]
+            path = " ".join(f"{left:.1f},{top:.1f}" for left, top in places)
+            title = f"<title>{html.escape(name)}</title>"
+            drawn.append(f'<polyline class="c{number}" points="{path}">{title}</polyline>')
+            if len(places) < 3:
+                drawn += [f'<circle class="c{number}" cx="{a:.1f}" cy="{b:.1f}" r="3"/>' for a, b in places]
     names = "".join(
         f'<span class="key"><i class="c{number}"></i>{html.escape(name)}</span>'
         for number, (name, _) in enumerate(lines)
@@ -62,6 +63,18 @@ def plot(lines: Sequence[Line], unit: str, show: Callable[[float], str]) -> str:
         f'<figure><div class="wide"><svg viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="{html.escape(unit)}">'
         f"{''.join(drawn)}</svg></div><figcaption>{names}</figcaption></figure>"
     )
+
+
+def unbroken(points: Sequence[tuple[datetime, float]]) -> list[list[tuple[datetime, float]]]:
+    """The stretches between long silences, across which a line would tell what nobody saw."""
+    gaps = sorted((b[0] - a[0]).total_seconds() for a, b in pairwise(points))
+    most = max(6 * HOUR, 4 * gaps[len(gaps) // 2]) if gaps else 0
+    parts = [[points[0]]]
+    for before, point in pairwise(points):
+        if (point[0] - before[0]).total_seconds() > most:
+            parts.append([])
+        parts[-1].append(point)
+    return parts
 
 
 def thinned(points: Sequence[tuple[datetime, float]]) -> list[tuple[datetime, float]]:

@@ -162,8 +162,10 @@ def plots(tables: dict[str, list[Row]]) -> list[tuple[str, str, Callable[[float]
     busy: dict[datetime, float] = defaultdict(float)
     for row in tables["workers"]:
         busy[row["hour"]] += row["busy_ms"] / HOUR_MS
-    workers = [("busy workers", sorted(busy.items()))]
-    commits = [("ops a commit", [(row["hour"], float(row["ops_per_commit"])) for row in tables["commits"]])]
+    workers: list[_plot.Line] = [("busy workers", sorted(busy.items()))]
+    commits: list[_plot.Line] = [
+        ("ops a commit", [(row["hour"], float(row["ops_per_commit"])) for row in tables["commits"]])
+    ]
     made: list[tuple[str, str, Callable[[float], str], list[_plot.Line]]] = []
     for title, unit, show, lines in (
         ("Arrivals", "jobs an hour", amount, of("arrivals")),
