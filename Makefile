@@ -94,7 +94,7 @@ bench-spark: prereqs $(VENV)/.ready  ## Measure Spark on an archive of five mill
 	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --locked --release
 	$(VENV)/bin/python benches/spark.py $(ARGS)
 
-bench-peers: prereqs $(VENV)/.ready  ## Compare with what people would use instead, about an hour; ARGS=--quick takes some minutes; JSON on the last line
+bench-peers: prereqs $(VENV)/.ready  ## Compare with what people would use instead, a quarter of an hour; ARGS=--quick takes some minutes; JSON on the last line
 	@.ci/tools minio versitygw toxiproxy || true
 	@.ci/peers $(VENV)/peers
 	$(CARGO) build --locked --release -p bucketq-benches --bin counting --bin peer
