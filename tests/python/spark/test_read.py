@@ -178,6 +178,8 @@ def test_a_dataframe_shows_one_commit_while_writers_are_at_work_between_its_part
         expected = {life(row): row["finish_seq"] for row in place.rows()}
         seq = file.stats().commit_seq
         frame = place.frame(partitionRows=1)
+        # What counts is when the DataFrame was made, not when it is read.
+        work(file, "mail", 1, at=999)
         found: list[Any] = []
         for row in frame.toLocalIterator():
             # Spark reads a partition when its rows are asked for: the file is another one for each of them.
