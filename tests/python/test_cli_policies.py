@@ -113,7 +113,7 @@ def test_a_queue_that_is_not_there_yet_may_be_misspelt(q):
     q("drain", "nightly")
     assert q.err == "", "the first queue of a file has nothing to be mistaken for"
     for words_ in (
-        ["pause", "nigthly"],
+        ["pause", "nights"],
         ["drain", "nightli"],
         ["policy", "nightlies"],
         ["configure", "nightl", "--keep", "5"],
