@@ -16,6 +16,7 @@ bucketq_tests::on_every_store! {
     a_lost_race_is_diverged_and_loses_nothing_until_it_is_discarded
     a_snapshot_follows_over_segments_and_bases
     keys_that_were_discarded_are_free_and_those_that_came_back_count
+    keys_are_as_they_were_when_nobody_else_knew_of_what_was_discarded
 }
 
 async fn a_snapshot_is_refused_while_anything_is_unsynced(ground: &Ground) -> Result<()> {
@@ -75,16 +76,18 @@ async fn a_lost_race_is_diverged_and_loses_nothing_until_it_is_discarded(ground:
     other.close().await
 }
 
+/// An enqueue with a key; whether another job has it.
+async fn put(file: &QueueFile, key: &str) -> Result<bool> {
+    let q = file.queue("q")?;
+    let mut job = q.new_job(Payload::text(key))?;
+    job.dedup = Some(Dedup { key: key.into(), scope: DedupScope::Unfinished });
+    Ok(q.enqueue_job(job).await?.deduplicated)
+}
+
 /// What is remembered of keys must not outlive what was discarded (decision 18).
 async fn keys_that_were_discarded_are_free_and_those_that_came_back_count(ground: &Ground) -> Result<()> {
     let machine = Machine::new();
     let (file, other) = (machine.open(ground).await?, durable(ground).await?);
-    let put = async |file: &QueueFile, key: &str| {
-        let q = file.queue("q")?;
-        let mut job = q.new_job(Payload::text(key))?;
-        job.dedup = Some(Dedup { key: key.into(), scope: DedupScope::Unfinished });
-        Ok::<_, bucketq::Error>(q.enqueue_job(job).await?.deduplicated)
-    };
     assert!(!put(&file, "published").await?);
     file.sync().await?;
     // Here the key passes to another job, which is then never published.
@@ -97,6 +100,23 @@ async fn keys_that_were_discarded_are_free_and_those_that_came_back_count(ground
     assert!(!put(&file, "only here").await?);
     file.sync().await?;
     assert_eq!(texts(&other).await?, ["published", "foreign", "only here"]);
+    file.close().await?;
+    other.close().await
+}
+
+/// The same where nobody else committed, so that the pages only go back.
+async fn keys_are_as_they_were_when_nobody_else_knew_of_what_was_discarded(ground: &Ground) -> Result<()> {
+    let machine = Machine::new();
+    let (file, other) = (machine.open(ground).await?, durable(ground).await?);
+    assert!(!put(&file, "published").await?);
+    file.sync().await?;
+    file.queue("q")?.purge(&[State::Ready]).await?;
+    assert!(!put(&file, "published").await? && !put(&file, "only here").await?);
+    file.snapshot(true).await?;
+    assert!(put(&file, "published").await?, "its first job is back");
+    assert!(!put(&file, "only here").await?);
+    file.sync().await?;
+    assert_eq!(texts(&other).await?, ["published", "only here"]);
     file.close().await?;
     other.close().await
 }

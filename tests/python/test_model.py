@@ -67,8 +67,12 @@ class Model(RuleBasedStateMachine):
             assert job.data == self.order[job.id][0]
             self.held[job.id] = job
 
+    def one_of(self, data, ids):
+        # In the order of the model: ids are random, and the same choice has to be the same job in every run.
+        return data.draw(st.sampled_from(sorted(ids, key=self.order.__getitem__)))
+
     def take(self, data):
-        return self.held.pop(data.draw(st.sampled_from(sorted(self.held))))
+        return self.held.pop(self.one_of(data, self.held))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), result=st.none() | st.integers())
@@ -97,7 +101,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data(), leased=st.booleans())
     def cancel(self, data, leased):
-        job = self.held[data.draw(st.sampled_from(sorted(self.held)))]
+        job = self.held[self.one_of(data, self.held)]
         if leased:
             assert self.run(self.q.cancel(job.id, leased=True)) == "leased"
             self.states[job.id] = "cancelled"
@@ -111,8 +115,8 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: any(s in ("done", "dead", "cancelled") for s in self.states.values()))
     @rule(data=st.data())
     def requeue(self, data):
-        finished = sorted(id for id, s in self.states.items() if s in ("done", "dead", "cancelled"))
-        id = data.draw(st.sampled_from(finished))
+        finished = [id for id, s in self.states.items() if s in ("done", "dead", "cancelled")]
+        id = self.one_of(data, finished)
         self.run(self.q.requeue(id))
         self.states[id] = "ready"
         self.attempts[id] = 0

@@ -272,7 +272,7 @@ impl Load {
             self.until(due, Phase::Stop).await;
             let mut told = self.tally(Tally::report);
             told["live_mb"] = ((self.live)() as f64 / 1_048_576.0).into();
-            let stats = match self.file.stats(Some(Duration::from_secs(60))).await {
+            let stats = match self.file.stats(Some(Duration::from_mins(1))).await {
                 Ok(stats) => stats,
                 Err(error) => {
                     self.failed("stats", &error);
