@@ -30,7 +30,8 @@ fn short() -> Error {
 
 impl<'a> Column<'a> {
     fn of((valid, offsets, values, first): &'a Buffers<'_>) -> Self {
-        let [valid, offsets, values] = [valid, offsets, values].map(|b| b.as_ref().map(|b| b.as_bytes()));
+        let [valid, offsets, values] =
+            [valid, offsets, values].map(|b| b.as_ref().map(PyBytesMethods::as_bytes));
         Self {
             valid,
             offsets: offsets.unwrap_or_default(),
