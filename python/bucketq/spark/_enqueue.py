@@ -56,12 +56,9 @@ class Write:
     def run(self, pieces: tuple[str, ...], rows: int) -> None:
         """Enqueue what is in these pieces, unless an earlier attempt has; go on where one ended."""
         with self.place.open() as file:
-            plan = self.plan(file)
-            if plan is not None:
-                pieces, rows, chunk = tuple(plan["pieces"]), plan["rows"], plan["chunk"]
-            else:
-                chunk = self.chunk
-            self.enqueue(file, pieces, rows, chunk)
+            plan = self.plan(file) or {"pieces": pieces, "rows": rows, "chunk": self.chunk}
+            while plan is not None:
+                plan = self.enqueue(file, tuple(plan["pieces"]), plan["rows"], plan["chunk"])
         self.sweep()
 
     def plan(self, file: Any) -> dict[str, Any] | None:
@@ -79,7 +76,8 @@ class Write:
         with self.place.open() as file:
             return self.plan(file) is not None
 
-    def enqueue(self, file: Any, pieces: tuple[str, ...], rows: int, size: int) -> None:
+    def enqueue(self, file: Any, pieces: tuple[str, ...], rows: int, size: int) -> dict[str, Any] | None:
+        """All chunks of these pieces. The plan of another attempt, if that began with other ones: nothing is enqueued."""
         done, number = 0, 0
         chunks = self.chunks(pieces, size)
         table = next(chunks, None)
@@ -95,6 +93,14 @@ class Write:
                         f"{self.key!r}, goes on with the others"
                     )
                 raise
+            if first and not new:
+                # Whoever enqueued the first chunk decides where the others begin: in other chunks, rows would come twice.
+                begun = self.plan(file)
+                if begun is None:
+                    log.info("%s is complete: its jobs are there", self.key)
+                    return None
+                if (tuple(begun["pieces"]), begun["chunk"]) != (pieces, size):
+                    return begun
             done += table.num_rows
             log.info(
                 "chunk %d of %s: %d jobs %s", number, self.key, table.num_rows, "enqueued" if new else "there"
@@ -102,6 +108,7 @@ class Write:
             table, number = following, number + 1
         if number > 1:
             log.warning("%s: %d jobs in %d commits, each whole and once", self.key, done, number)
+        return None
 
     def chunks(self, pieces: tuple[str, ...], size: int) -> Iterator[pa.Table]:
         """The rows of the pieces in their order, so many at a time, and not too many bytes."""
@@ -180,8 +187,8 @@ def hashed(key: str) -> str:
 
 def ops_of(native: Any, table: pa.Table) -> list[Op]:
     """Rows as enqueues, in their order: one for each run of rows of the same queue."""
-    table = table.combine_chunks()
-    columns = [buffers(column.chunk(0)) for column in table.columns]
+    # A slice has the memory of what it is cut from: only its own goes to the engine.
+    columns = [buffers(pa.concat_arrays(column.chunks)) for column in table.columns]
     return enqueues(native, columns, table.num_rows)
 
 

@@ -66,6 +66,18 @@ def test_a_write_with_a_key_happens_once_and_in_chunks_as_well(place, spark):
         assert file.queue(MARKS).counts().counts["scheduled"] == 0
 
 
+@pytest.mark.parametrize("first, again", [(60, 30), (50_000, 30), (30, 60)])
+def test_a_write_with_a_key_happens_once_whatever_its_chunks_are_when_it_is_repeated(place, spark, first, again):
+    with place.open() as file:
+        write(place, numbers(spark, 100), queue="mail", key="nightly", chunk=first)
+        before = file.stats().commit_seq
+        write(place, numbers(spark, 100), queue="mail", key="nightly", chunk=again)
+        write(place, numbers(spark, 150, 5), queue="mail", key="nightly", chunk=again)
+        assert payloads(file, "mail") == list(range(100))
+        assert file.stats().commit_seq == before
+        assert place.staged() == []
+
+
 def test_a_write_that_ended_between_chunks_goes_on_with_the_rows_it_had(place, spark):
     from pyspark.sql.datasource import CaseInsensitiveDict
 
