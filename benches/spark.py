@@ -35,6 +35,7 @@ DAY_MS = 86_400_000
 BEGIN = int(time.time() * 1000) // DAY_MS * DAY_MS - DAYS * DAY_MS
 OBJECT = 4096
 LEASE = 10.0
+BATCH = 500
 
 
 def archive(path: Path, jobs: int, seed: int) -> None:
@@ -201,11 +202,25 @@ class Names:
         return len((self.seen | self.there()) - self.before)
 
 
+def work(deadly: int, told: str) -> Any:
+    """A function that does nothing, but with one job: whoever has that says so and waits for its end."""
+
+    def one(job: Any) -> None:
+        if job.attempt == 1 and job.data["n"] == deadly:
+            Path(f"{told}.new").write_text(str(os.getpid()))
+            Path(f"{told}.new").rename(told)
+            time.sleep(60)
+
+    return one
+
+
 def pool(home: Path, name: str, jobs: int, kill: bool, told: dict[str, Any]) -> None:
     """Four executors, each a process of its own, drain a queue; one of them is killed with its Python, or none."""
-    path = home / name
+    path, holder = home / name, home / f"{name}-holder"
     with bucketq.open(path) as file:
         queue = file.queue("mail")
+        # Attempts are counted at the end.
+        queue.configure(keep=jobs)
         queue.enqueue_many([bucketq.New({"n": n}) for n in range(jobs)])
     spark = bspark.session(
         **{
@@ -218,42 +233,60 @@ def pool(home: Path, name: str, jobs: int, kill: bool, told: dict[str, Any]) -> 
     try:
         # All four are there, and have Python.
         spark.range(0, 8, 1, 8).mapInPandas(lambda frames: frames, "id long").collect()
-        killed: list[float] = []
+        killed: list[tuple[float, int]] = []
         end = threading.Event()
 
         def strike() -> None:
+            """Kill the executor whose function says that it is at work: it holds a batch, and has ended none of it."""
+            while not holder.exists():
+                if end.wait(0.02):
+                    return
+            python = int(holder.read_text())
+            executors = [p for p in family(os.getpid()) if "CoarseGrainedExecutorBackend" in command(p)]
+            victim = next(tree for tree in map(family, executors) if python in tree)
             with bucketq.open(path) as file:
-                while file.queue("mail").counts(max_age=0).counts["ready"] > jobs * 3 // 4:
-                    if end.wait(0.05):
-                        return
-            victim = next(
-                pid for pid in family(os.getpid()) if "CoarseGrainedExecutorBackend" in command(pid)
-            )
-            for pid in reversed(family(victim)):
+                leased = file.queue("mail").counts(max_age=0).counts["leased"]
+            assert leased
+            for pid in reversed(victim):
                 os.kill(pid, signal.SIGKILL)
-            killed.append(time.monotonic())
+            killed.append((time.monotonic(), leased))
 
+        striking = threading.Thread(target=strike, daemon=True)
         if kill:
-            striking = threading.Thread(target=strike, daemon=True)
             striking.start()
+        function = work(jobs // 4 if kill else -1, str(holder))
         took, done = timed(
-            lambda: bspark.process(spark, path, "mail", lambda job: None, tasks=4, batch=500, lease=LEASE)
+            lambda: bspark.process(spark, path, "mail", function, tasks=4, batch=BATCH, lease=LEASE)
         )
         ended = time.monotonic()
         end.set()
         with bucketq.open(path) as file:
             counts = file.queue("mail").counts().counts
-        assert not any(counts[state] for state in ("ready", "leased", "scheduled", "dead")), counts
+        again = more_than_once(path)
+        assert counts["done"] == jobs, counts
         if kill:
             striking.join()
+            assert killed
+            assert again
             told["worker_killed_jobs_s"] = round(jobs / took)
-            told["worker_killed_s"] = round(ended - killed[0], 1)
+            told["worker_killed_s"] = round(ended - killed[0][0], 1)
+            told["worker_killed_leased"], told["worker_killed_attempts"] = killed[0][1], again
         else:
             assert done.acked == jobs
             told["worker_jobs_s"] = round(jobs / took)
-        say(f"four executors, killed {len(killed)}: {took:.1f} s")
+        say(f"four executors, killed {len(killed)}: {took:.1f} s, {again} jobs worked on again")
     finally:
         spark.stop()
+
+
+def more_than_once(path: Path) -> int:
+    """Finished jobs that took more than one attempt."""
+    found, after = 0, 0
+    with bucketq.open(path) as file:
+        while page := file.lives(queue="mail", after=after, limit=1000).lives:
+            found += sum(one.attempts > 1 for one in page)
+            after = page[-1].finish_seq
+    return found
 
 
 def command(pid: int) -> str:

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bucketq::policy::Changes;
 use bucketq::store::{Expect, Got, Listed, Memory, Put, Store, Version};
-use bucketq::{Code, Error, QueueFile, Result, State};
+use bucketq::{Code, Error, Payload, QueueFile, Result, State};
 use bucketq_tests::clock::TestClock;
 use bucketq_tests::given::{NAME, objects, on_puppet, puppet};
 use bucketq_tests::puppet::OnPut;
@@ -162,6 +163,56 @@ async fn jobs_that_finish_while_an_object_is_on_its_way_leave_with_the_next() ->
     assert_eq!(file.archives(None, 0).await?.objects.iter().map(|o| o.jobs).collect::<Vec<_>>(), [5, 3]);
     assert_eq!(whole(&memory, &file).await?.len(), 8);
     file.close().await
+}
+
+/// What a pass does that was reading when this happened: it ends, and what has become of the jobs is as the policy says.
+async fn meanwhile(changed: Changes, kept: usize) -> Result<()> {
+    let memory: Arc<dyn Store> = Arc::new(Memory::new());
+    let slow = Uploads::over(Arc::clone(&memory));
+    let file = on(slow.clone()).await?;
+    set(&file, keep(0)).await?;
+    finish(&file, 5).await?;
+    slow.open.send_replace(false);
+    let archived = file.archive();
+    let meddled = async {
+        let _ = slow.held.subscribe().wait_for(|n| *n == 1).await;
+        set(&file, changed).await?;
+        slow.open.send_replace(true);
+        Ok::<_, Error>(())
+    };
+    let (jobs, meddled) = tokio::join!(archived, meddled);
+    meddled?;
+    assert_eq!(jobs?, 5 - kept as u64);
+    assert_eq!(file.lives(None, 0, u64::MAX, 10).await?.lives.len(), kept);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_changes_while_an_object_is_on_its_way_holds_for_it() -> Result<()> {
+    meanwhile(keep(3), 3).await?;
+    meanwhile(keep(1_000), 5).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_the_archive_of_a_file_that_is_halted_is_told_why() -> Result<()> {
+    let memory: Arc<dyn Store> = Arc::new(Memory::new());
+    let slow = Uploads::over(Arc::clone(&memory));
+    let file = on(slow.clone()).await?;
+    set(&file, keep(0)).await?;
+    finish(&file, 5).await?;
+    slow.open.send_replace(false);
+    let archived = file.archive();
+    let meddled = async {
+        let _ = slow.held.subscribe().wait_for(|n| *n == 1).await;
+        memory.delete("jobs.head").await?;
+        let error = file.queue("q")?.enqueue(Payload::text("too late")).await.expect_err("HEAD is gone");
+        slow.open.send_replace(true);
+        Ok::<_, Error>(error)
+    };
+    let (jobs, halted) = tokio::join!(archived, meddled);
+    assert_eq!(halted?.code(), Code::OutcomeUnknown, "its PUT was sent");
+    assert_eq!(jobs.expect_err("it is halted").code(), Code::HeadMissing);
+    Ok(())
 }
 
 #[tokio::test(start_paused = true)]

@@ -99,6 +99,33 @@ async fn a_log_that_outgrew_its_base_begins_anew_and_keeps_everything() -> Resul
     file.close().await
 }
 
+#[tokio::test]
+async fn a_generation_that_is_there_though_the_disk_denied_it_hides_no_later_commit() -> Result<()> {
+    let (ground, machine) = (Ground::memory(), Machine::with(bucketq::Fsync::Never));
+    let disk = Told::new(&machine);
+    let file = disk.open(&machine, &ground).await?;
+    disk.create_fails_late.store(true, Ordering::SeqCst);
+    let mut expected = vec![];
+    // Once the log has outgrown its base, and nobody knows which generation counts, nothing more is taken.
+    let error = loop {
+        let random: [u8; 150_000] = Env::default().bytes();
+        let text: String = random.iter().map(|b| char::from(b'!' + b % 90)).collect();
+        assert!(expected.len() < 100, "the log never begins anew");
+        match enqueue(&file, &text).await {
+            Ok(_) => expected.push(text),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.code(), Code::Disk);
+    disk.create_fails_late.store(false, Ordering::SeqCst);
+    enqueue(&file, "afterwards").await?;
+    expected.push("afterwards".into());
+    abandon(file).await?;
+    let file = disk.open(&machine, &ground).await?;
+    assert_eq!(texts(&file).await?, expected);
+    file.close().await
+}
+
 /// A disk that does what a test tells it.
 #[derive(Debug)]
 struct Told {
@@ -108,6 +135,8 @@ struct Told {
     sync_fails: AtomicBool,
     cut_fails: AtomicBool,
     create_fails: AtomicBool,
+    /// The file is there, and yet an error says otherwise.
+    create_fails_late: AtomicBool,
     creations: Mutex<Vec<String>>,
 }
 
@@ -120,6 +149,7 @@ impl Told {
             sync_fails: AtomicBool::new(false),
             cut_fails: AtomicBool::new(false),
             create_fails: AtomicBool::new(false),
+            create_fails_late: AtomicBool::new(false),
             creations: Mutex::default(),
         })
     }
@@ -154,7 +184,8 @@ impl Dir for Told {
     fn create(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         fail(&self.create_fails)?;
         self.creations.lock().expect("no panic").push(name.to_owned());
-        self.disk.create(name, bytes)
+        self.disk.create(name, bytes)?;
+        fail(&self.create_fails_late)
     }
 
     fn append(&self, name: &str, at: u64, bytes: &[u8]) -> io::Result<()> {

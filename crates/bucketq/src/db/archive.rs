@@ -151,7 +151,21 @@ impl Turn<'_> {
         if object.seq < floor {
             return refused("the floor has passed it");
         }
+        // The rows were chosen by the policy of their state, which may be some commits old.
+        let line = self.line_of(listing.queue)?;
+        let policy = Arc::clone(&self.line(line).policy);
+        if !policy.archive {
+            return refused("its queue has no archive any more");
+        }
         for part in &listing.parts {
+            let kept = match part.kind {
+                Kind::Well => self.over_kept(line, End::Well) < part.jobs as i64,
+                Kind::Dead => self.over_kept(line, End::Dead) < part.jobs as i64,
+                Kind::Past => false,
+            };
+            if kept && policy.keep_ms.is_none() {
+                return refused("its queue keeps more now");
+            }
             // What comes later stands behind: so many up to there means that they are the same.
             let there: i64 = self
                 .conn

@@ -327,7 +327,12 @@ impl Log {
         }
         self.go_on(&mut bytes, salt, &mut on, (self.now, now))?;
         let path = self.path().join(name(number));
-        self.taken.dir.create(&name(number), &bytes).map_err(|e| failed("write", &path, &e))?;
+        if let Err(e) = self.taken.dir.create(&name(number), &bytes) {
+            // If it is there all the same, the next opening takes it: nothing more goes into the one before.
+            let absent = self.taken.dir.names().is_ok_and(|names| !names.contains(&name(number)));
+            self.behind |= !absent;
+            return Err(failed("write", &path, &e));
+        }
         if self.number > 0 {
             // If it stays, the next opening takes the newer one and removes it.
             let _ = self.taken.dir.remove(&self.name());

@@ -161,7 +161,12 @@ impl Writer {
         self.archive_listed();
         let asked = !orders.is_empty();
         self.archiver.orders.extend(orders);
-        if self.archiver.making.is_some() || self.archiver.listing.is_some() || self.halted.is_some() {
+        if let Some(error) = self.halted.clone() {
+            self.archiver.making = None;
+            self.archiver.tell(&Err(error));
+            return;
+        }
+        if self.archiver.making.is_some() || self.archiver.listing.is_some() {
             return;
         }
         if asked {

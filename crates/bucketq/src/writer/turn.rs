@@ -40,9 +40,7 @@ impl Writer {
             for export in exports {
                 let _ = export.reply.send(Err(error.clone()));
             }
-            for order in archives {
-                let _ = order.send(Err(error.clone()));
-            }
+            self.archive(archives).await;
         } else {
             let moved = poll && self.poll().await;
             slots.extend(self.archive_made());
@@ -332,7 +330,8 @@ impl Writer {
                 self.parked.push_back(slot);
                 continue;
             }
-            released += 1;
+            // An archive object, or a job that is given back, comes from nobody who will call again.
+            released += usize::from(slot.reply.is_some() && !matches!(slot.work, door::Work::Archive(_)));
             let done = outcome.map(|outcome| Done { outcome, commit_seq, commit_ms, began });
             if let Some(Done { outcome: Outcome::Claimed(jobs), .. }) = respond(slot, done) {
                 Counters::add(&self.shared.counters.handed_back, jobs.len() as u64);
