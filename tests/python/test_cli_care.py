@@ -125,3 +125,59 @@ def test_what_a_job_says_cannot_steer_the_terminal(terminal, process):
         said = terminal(*words)
         assert "error" in said
         assert [part for part in ("\x1b]0;", "\x07", clear) if part in said] == []
+
+
+TITLE, CLEAR, SHORT = "\x1b]0;mine\x07", "\x1b[2J", "\x9b2J"
+NAME = f"{SHORT}{CLEAR}{TITLE} [red]"
+NAMING = {
+    "stats": ["stats"],
+    "metrics": ["metrics"],
+    "pause": ["pause", NAME],
+    "resume": ["resume", NAME],
+    "enqueue": ["enqueue", NAME, "1", "--dedup", "here"],
+    "enqueue --lines": ["enqueue", NAME, "--lines", "many"],
+    "ls": ["ls"],
+    "show": ["show", "ID"],
+    "claim": ["claim", NAME],
+    "requeue": ["requeue", "--queue", "mail"],
+    "purge": ["purge", NAME, "-s", "ready"],
+    "policy": ["policy", NAME],
+    "policy of none": ["policy", "mail [red]"],
+    "configure": ["configure", NAME, "--max-attempts", "3"],
+    "drain": ["drain", NAME],
+    "schedule": ["schedule", NAME, NAME, "1", "--every", "1h"],
+    "schedules": ["schedules"],
+    "unschedule": ["unschedule", NAME, NAME],
+    "unschedule of none": ["unschedule", NAME, f"other{NAME}"],
+    "lives": ["lives"],
+    "archives": ["archives"],
+    "check": ["check"],
+    "doctor": ["doctor"],
+    "doctor --json": ["doctor", "--json"],
+    "ls --json": ["ls", "--json"],
+}
+
+
+@pytest.mark.parametrize("words", NAMING.values(), ids=NAMING)
+def test_no_name_can_steer_the_terminal(terminal, process, words):
+    """Nor is any taken for markup."""
+    (process.directory / "many").write_text("1\n")
+    with bucketq.open(process.environ["BUCKETQ_URL"]) as file:
+        old = file.queue(f"old {NAME}")
+        old.configure(archive=True, keep=0)
+        old.enqueue("1")
+        old.claim_one().ack()
+        file.archive()
+        queue = file.queue(NAME)
+        queue.configure(dead_letter=f"dead {NAME}")
+        queue.schedule(NAME, "1", cron="@daily")
+        queue.enqueue("0")
+        queue.claim_one().ack()
+        id = queue.enqueue("1", dedup="here").id
+    exits = {"unschedule of none": 3}.get(next(key for key, one in NAMING.items() if one is words), 0)
+    if words[0] == "purge":
+        exits = 1
+    said = terminal(*(id if one == "ID" else one for one in words), given="n\n", exits=exits)
+    assert [part for part in (TITLE[:4], "\x07", CLEAR, SHORT) if part in said] == []
+    if words[0] in {"show", "policy", "pause", "drain", "schedule", "unschedule", "purge"}:
+        assert "[red]" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +15,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from typer import completion
 
 import bucketq
 from bucketq import Error, QueueFile, errors
+from bucketq.cli._show import plainly, safe
 from bucketq.types import Settings
 
 app = typer.Typer(
@@ -148,26 +151,34 @@ def placed(function: Callable[..., None]) -> Callable[..., None]:
 
 def answer(value: Any) -> None:
     """One value in JSON on a line of its own."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    # JSON escapes most of what steers a terminal, but not these.
+    sys.stdout.write(re.sub("[\x7f-\x9f]", lambda one: f"\\u{ord(one[0]):04x}", text) + "\n")
     sys.stdout.flush()
 
 
 def say(text: str) -> None:
-    """A line for a person."""
-    out.print(text)
+    """A line for a person; a name in it may hold anything."""
+    out.print(plainly(text))
 
 
-def complain(text: str, *, then: str | None = None) -> None:
+def remark(text: str, style: str = "dim") -> None:
+    """The same beside the answer."""
+    err.print(plainly(text, style))
+
+
+def complain(text: str, *, code: str | None = None, then: str | None = None) -> None:
     """A line about what went wrong, and one about what to do."""
-    err.print(f"[bold red]error[/]  {text}")
+    told = "" if code is None else f" [dim]({code})[/]"
+    err.print(f"[bold red]error[/]  {escape(safe(text))}{told}")
     if then is not None:
         err.print(f"       {then}", style="dim")
 
 
 def ask(question: str) -> None:
     """Go on only if a person says yes."""
-    if not typer.confirm(question, err=True):
-        err.print("nothing is changed", style="dim")
+    if not typer.confirm(safe(question), err=True):
+        remark("nothing is changed")
         raise typer.Exit(DECLINED)
 
 
@@ -182,14 +193,10 @@ def fail(error: Error, *, as_json: bool) -> int:
     if as_json:
         sys.stderr.write(json.dumps({"error": kind, "code": error.code, "message": error.message}) + "\n")
     else:
-        from rich.markup import escape
-
-        from bucketq.cli._show import safe
-
         notes: list[str] = getattr(error, "__notes__", [])
-        complain(f"{escape(safe(error.message))} [dim]({error.code})[/]", then=advice(error))
+        complain(error.message, code=error.code, then=advice(error))
         for note in notes:
-            err.print(f"       {escape(safe(note))}", style="dim")
+            remark(f"       {note}")
     return EXITS.get(kind, 1)
 
 

@@ -75,6 +75,11 @@ def safe(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def plainly(text: str, style: str = "") -> Text:
+    """The same as it stands: nothing in it is markup."""
+    return Text(safe(text), style=style)
+
+
 def state(job: JobInfo) -> Text:
     """The state in its colour; an expired lease says so."""
     return Text("expired" if job.expired else job.state, style=COLOURS[job.state])
@@ -107,7 +112,7 @@ def queues(infos: Iterable[QueueInfo], *, width: int) -> Table:
     infos, rows = list(infos), list[list[Text]]()
     drops = any(info.dropped for info in infos)
     for info in infos:
-        name = Text(safe(info.name))
+        name = plainly(info.name)
         if info.draining:
             name = Text.assemble(("draining ", "yellow"), name)
         elif info.paused:
@@ -128,7 +133,7 @@ def jobs(infos: Iterable[JobInfo], *, with_queue: bool, width: int) -> Table:
     rows: list[list[Text]] = []
     for job in infos:
         tries = Text(f"{job.attempt}/{job.max_attempts}")
-        queue = [Text(safe(job.queue))] if with_queue else []
+        queue = [plainly(job.queue)] if with_queue else []
         gist_of_it = Text(safe(gist(job, now)).replace("\n", " "), style="dim")
         rows.append([Text(job.id), *queue, state(job), tries, Text(size(job.size)), gist_of_it])
     head = ["id", *(["queue"] if with_queue else []), "state", "try", "size", "what"]

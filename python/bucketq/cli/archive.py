@@ -51,7 +51,7 @@ def lives(
             Text(one.state, style=show.COLOURS[one.state]),
             Text(show.when(one.finished_at, now, short=True)),
             Text(str(one.finish_seq)),
-            Text(one.queue),
+            show.plainly(one.queue),
         ]
         for one in found
     ]
@@ -82,11 +82,11 @@ def archives(queue: Queue = None, after: After = 0, *, place: Place, json: Json 
     head = ["queue", "jobs", "bytes", "until", "key"]
     rows = [
         [
-            Text(one.queue),
+            show.plainly(one.queue),
             Text(f"{one.jobs:,}"),
             Text(show.size(one.bytes)),
             Text(f"{one.last_at.astimezone():%Y-%m-%d %H:%M}"),
-            Text(one.key),
+            show.plainly(one.key),
         ]
         for one in found
     ]

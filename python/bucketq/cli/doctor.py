@@ -69,9 +69,11 @@ def picture(findings: list[Finding]) -> Any:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for one in findings:
-        table.add_row("[green]ok[/]" if one.good else "[bold red]no[/]", one.what, escape(one.says))
+        table.add_row(
+            "[green]ok[/]" if one.good else "[bold red]no[/]", one.what, escape(show.safe(one.says))
+        )
         if one.advice:
-            table.add_row("", "", f"[dim]{escape(one.advice)}[/]")
+            table.add_row("", "", f"[dim]{escape(show.safe(one.advice))}[/]")
     return table
 
 

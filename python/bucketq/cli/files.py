@@ -76,7 +76,7 @@ def picture(file: QueueFile, now: Stats, queue: str | None) -> Any:
     from rich.text import Text
 
     found = chosen(now, queue)
-    head = Text(f"{file.url}  ", style="bold")
+    head = show.plainly(f"{file.url}  ", "bold")
     facts = (
         f"commit {now.commit_seq:,} · {show.size(now.pages * 4096)} · {now.commit_time.astimezone():%H:%M:%S}"
     )

@@ -25,6 +25,7 @@ from bucketq.cli._app import (
     command,
     err,
     out,
+    remark,
     say,
 )
 
@@ -116,7 +117,7 @@ def enqueue(
     if json:
         answer(show.plain(receipt))
     else:
-        say(receipt.id + ("  [dim]was there already[/]" if receipt.deduplicated else ""))
+        out.print(receipt.id + ("  [dim]was there already[/]" if receipt.deduplicated else ""))
         if receipt.dropped:
             err.print(f"to make room, dropped {', '.join(receipt.dropped)}", style="dim")
 
@@ -146,6 +147,7 @@ def meant(payload: str | bytes, content_type: str | None) -> Any:
 
 def many(file: QueueFile, queue: str, path: Path, extras: dict[str, Any], *, as_json: bool) -> None:
     """Enqueue each line, with a progress bar where somebody looks."""
+    from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     if str(path) == "-":
@@ -166,7 +168,7 @@ def many(file: QueueFile, queue: str, path: Path, extras: dict[str, Any], *, as_
         disable=as_json or not err.is_terminal,
     )
     with stream, bar:
-        task = bar.add_task(queue, total=total)
+        task = bar.add_task(escape(show.safe(queue)), total=total)
         receipts = file.queue(queue).enqueue_many(
             news(stream, path, extras), progress=lambda done: bar.update(task, completed=done)
         )
@@ -305,7 +307,7 @@ def remark_new(file: QueueFile, queue: str) -> None:
     """Say so when a queue is not there yet: its name may be misspelt."""
     names = [one.name for one in file.queues()]
     if names and queue not in names:
-        err.print(f"there is no queue {queue} yet: {nearest(queue, names)}", style="dim")
+        remark(f"there is no queue {queue} yet: {nearest(queue, names)}")
 
 
 def states(names: list[str] | None) -> list[State]:

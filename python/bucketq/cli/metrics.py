@@ -39,7 +39,10 @@ def metrics(
     with place.at(there).open() as file:
         if listen is None:
             found = file.metrics()
-            answer(facts(found)) if json else out.out(found.prometheus(), end="")
+            text = found.prometheus()
+            # Whoever scrapes gets names as they are.
+            text = show.safe(text) if out.is_terminal else text
+            answer(facts(found)) if json else out.out(text, end="")
             return
         with until_told() as told, Scraped(file, listen) as scraped:
             answer({"url": scraped.url}) if json else err.print(f"serving {scraped.url}; Ctrl-C ends it")

@@ -68,7 +68,7 @@ def picture(report: CheckReport) -> Any:
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for one in report.problems:
-        table.add_row("[bold red]no[/]", f"{escape(show.safe(one.object))}: {escape(one.check)}")
+        table.add_row("[bold red]no[/]", f"{escape(show.safe(one.object))}: {escape(show.safe(one.check))}")
         table.add_row("", f"[dim]{escape(show.safe(one.found))}[/]")
     if report.clean:
         table.add_row("[green]ok[/]", "the queue file is sound")

@@ -13,7 +13,7 @@ from rich.text import Text
 from bucketq import Backoff, Invalid, Policy, ScheduleInfo
 from bucketq.cli import _show as show
 from bucketq.cli import _words as words
-from bucketq.cli._app import DECLINED, Json, Place, QueueName, answer, command, err, out, say
+from bucketq.cli._app import DECLINED, Json, Place, QueueName, answer, command, err, out, remark, say
 from bucketq.cli.jobs import meant, remark_new
 
 PANEL = "Policies"
@@ -142,7 +142,7 @@ def tell(policy: Policy, *, as_json: bool) -> None:
     for part in fields(policy):
         value = getattr(policy, part.name)
         style = "" if show.plain(value) == DEFAULTS[part.name] else "bold"
-        table.add_row(part.name.replace("_", "-"), Text(words.policy_words(part.name, value), style=style))
+        table.add_row(part.name.replace("_", "-"), show.plainly(words.policy_words(part.name, value), style))
     out.print(table, soft_wrap=False)
 
 
@@ -165,7 +165,7 @@ def drain(
     if json:
         answer({"queue": queue, "leased": left})
     elif left:
-        err.print(f"{queue} takes and gives no more; {show.plural(left, 'job')} still worked on")
+        remark(f"{queue} takes and gives no more; {show.plural(left, 'job')} still worked on", "")
     else:
         say(f"{queue} is drained, until bucketq resume {queue}")
     if left:
@@ -238,7 +238,7 @@ def unschedule(queue: QueueName, name: ScheduleName, *, place: Place, json: Json
     elif was_there:
         say(f"{name} is gone")
     else:
-        err.print(f"{queue} has no schedule {name}; bucketq schedules {queue} lists them")
+        remark(f"{queue} has no schedule {name}; bucketq schedules {queue} lists them", "")
     if not was_there:
         raise typer.Exit(NOT_THERE)
 
@@ -271,9 +271,11 @@ def picture(found: list[ScheduleInfo]) -> Table:
     head = ["queue", "name", "when", "next", "fired"]
     rows = [
         [
-            Text(one.queue),
-            Text(one.name),
-            Text(f"{one.cron} {one.timezone}" if one.every is None else f"every {words.span(one.every)}"),
+            show.plainly(one.queue),
+            show.plainly(one.name),
+            show.plainly(
+                f"{one.cron} {one.timezone}" if one.every is None else f"every {words.span(one.every)}"
+            ),
             Text(show.when(one.next_at, now, short=True) or "never"),
             Text(f"{one.fired:,}"),
         ]

@@ -167,7 +167,7 @@ def picture(found: Measured, swap: dict[str, Any]) -> Any:
     lines.add_row("commits", f"{found.commits_per_s:.1f} per second to one key{turned}")
     lines.add_row("throughput", f"{found.upload_mib_s:.1f} MiB/s up, {found.download_mib_s:.1f} MiB/s down")
     lines.add_row("clock", clock(found))
-    head = Text(f"{found.store}\n", style="bold")
+    head = show.plainly(f"{found.store}\n", "bold")
     return Group(head, times, Text(), lines)
 
 

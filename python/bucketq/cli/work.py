@@ -14,7 +14,7 @@ import typer
 from bucketq import Invalid, Worked, Worker
 from bucketq._scrape import Scraped
 from bucketq.cli._app import Json, answer, command, err
-from bucketq.cli._show import plural
+from bucketq.cli._show import plural, safe
 
 
 @command("bucketq worker myapp.jobs:worker", "Work")
@@ -82,6 +82,9 @@ def log(*, verbose: bool) -> None:
                 record = logging.makeLogRecord(record.__dict__ | {"exc_info": None, "exc_text": None})
                 record.msg, record.args = f"{record.getMessage()}: {type(failure).__name__}: {failure}", None
             super().emit(record)
+
+        def format(self, record: logging.LogRecord) -> str:
+            return safe(super().format(record))
 
     logger = logging.getLogger("bucketq")
     logger.setLevel(logging.INFO)
