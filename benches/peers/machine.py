@@ -53,6 +53,7 @@ def machine() -> dict[str, str]:
     if program := shutil.which("redis-server"):
         said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
         found["Redis"] = said.partition("v=")[2].partition(" ")[0]
-    cores = f"{os.cpu_count()} cores of {platform.machine()}, {platform.system()} {platform.release()}"
+    release = ".".join(platform.release().split(".")[:2])
+    cores = f"{os.cpu_count()} cores of {platform.machine()}, {platform.system()} {release}"
     load = " ".join(f"{one:.1f}" for one in os.getloadavg())
     return {"cores": cores, "load before": load, "Python": platform.python_version(), **found}

@@ -7,7 +7,7 @@ from typing import Any
 
 import plots
 from adapters import ALL
-from figures import LATENCIES, OURS, Figures
+from figures import AWAITED, BLOCKING, LATE, LATENCIES, OURS, Figures
 
 BEGIN, END = "<!-- bench-peers: begin -->", "<!-- bench-peers: end -->"
 # What stands in the tables for each configuration.
@@ -26,6 +26,7 @@ WORDS = {
     "persist-queue": "persist-queue, local disk",
     "litequeue": "litequeue, local disk",
 }
+NOT_RUN = "not in this run"
 # Callers, processes, backlog, and what stands above their column.
 SIZES = {
     (1, 1, 0): "1 caller",
@@ -162,21 +163,71 @@ AIMS = {
 }
 
 
-def ratios(f: Figures, told: dict[str, Any]) -> str:
-    rows = []
+def ratios(f: Figures, told: dict[str, Any], measured: dict[str, Any]) -> str:
+    """The aims that are ratios, and a word about those that rest on less than the others."""
+    rows: list[list[str]] = []
+    thin: dict[tuple[int, int], list[str]] = {}
+    near: dict[tuple[int, int], list[str]] = {}
     for key, (what, aims, cell) in AIMS.items():
         for latency, aim in zip(LATENCIES, aims, strict=True):
-            seen, peers = told[key].get(str(latency)), "bucketq"
+            size = [int(part) for part in cell.split("x")]
+            seen, peers = told[key].get(str(latency)), [BLOCKING]
             if key != "latency_vs_raw_put":
-                fastest = f.fastest(latency, *(int(part) for part in cell.split("x")))
+                fastest = f.fastest(latency, *size)
                 against = "jqueue-broker" if "documented" in key else fastest[0] if fastest else ""
-                peers = f"{'bucketq' if 'blocking' in key else 'bucketq-aio'} {against}"
+                peers = [BLOCKING if "blocking" in key else AWAITED, against]
                 if "documented" not in key and against:
                     what = f"{what.partition(' (')[0]} ({word(against)})"
             limit = f"at {'most' if aims[0] < 1.5 else 'least'} {aim}"
-            run = f"`--cells {cell} --latencies {latency} --only {peers}`"
-            rows.append([f"`{key}`: {what}", f"{latency} ms", limit, number(seen, 2), run])
-    return table(["figure", "latency", "aim", "measured", "by itself: `make bench-peers ARGS='...'`"], rows)
+            rounds = min(len(f.spread(peer, latency, *size)) for peer in peers)
+            if seen is not None and rounds < measured["rounds"]:
+                thin.setdefault((rounds, latency), []).append(f"`{key}`")
+                if abs(seen / aim - 1) < 0.1:
+                    near.setdefault((rounds, latency), []).append(f"{number(seen, 2)} against {aim}")
+            run = f"`--cells {cell} --latencies {latency} --only {' '.join(peers)}`"
+            rows.append([f"`{key}`: {what}", f"{latency} ms", limit, number(seen, 2), f"{rounds or ''}", run])
+    head = ["figure", "latency", "aim", "measured", "rounds", "by itself: `make bench-peers ARGS='...'`"]
+    lines = [table(head, rows)]
+    for (rounds, latency), names in thin.items():
+        close = near.get((rounds, latency))
+        little = f": {', '.join(dict.fromkeys(close))} proves little." if close else "."
+        lines.append(
+            f"Left out for lack of time: {plural(measured['skipped'], 'cell')}. So at {latency} ms "
+            f"{', '.join(names)} rest on {plural(rounds, 'round')}, which shows no spread{little}\n"
+        )
+    return "\n".join(lines)
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{'one' if count == 1 else count} {noun}{'' if count == 1 else 's'}"
+
+
+def fewest(f: Figures, told: dict[str, Any]) -> str:
+    """The aims that are no ratios: bucketq beside the best of those whose answers mean that it is on the server."""
+    rows: list[list[str]] = []
+    others = [peer for peer in f.peers if peer not in OURS and ALL[peer].remote and ALL[peer].durable]
+    for key, what, unit, mine, cell in (
+        ("puts_per_job", "PUTs for each job, 1 caller", "PUT", BLOCKING, (25, 1)),
+        ("puts_per_job", "PUTs for each job, 64 callers", "PUT", AWAITED, (25, 64)),
+        ("bytes_per_job", "KiB for each job, 64 callers behind 1,000", "bytes", AWAITED, (25, 64, 1, 1_000)),
+        ("bytes_per_job", "the same behind 10,000", "bytes", AWAITED, (25, 64, 1, 10_000)),
+    ):
+        size, digits = (1024, 1) if unit == "bytes" else (1, 3)
+        ours = f.per_job(unit, mine, *cell)
+        theirs = [(seen, peer) for peer in others if (seen := f.per_job(unit, peer, *cell)) is not None]
+        line = [f"`{key}`: {what}", "the fewest", NOT_RUN, "", ""]
+        if ours is not None and theirs:
+            least, peer = min(theirs)
+            line[2:] = [number(ours / size, digits), f"{word(peer)} {number(least / size, digits)}"]
+            line.append("met" if ours <= least else "missed")
+        rows.append(line)
+    four = [row for peer in OURS for latency in LATENCIES for row in f.get(peer, latency, 1, 4)]
+    seen = sum(n for row in four for name, n in row["errors"].items() if name != LATE)
+    rows.append(["`caller_errors`: 4 processes", "0", f"{seen}" if four else NOT_RUN, ""])
+    rows[-1].append(("missed" if seen else "met") if four else "")
+    bad = sum(told[key].get(peer, 0) for key in ("lost", "doubled") for peer in OURS)
+    rows.append(["`lost`, `doubled`", "0", f"{bad}", "", "missed" if bad else "met"])
+    return table(["figure; requests and bytes at 25 ms", "aim", "bucketq", "the best other", ""], rows)
 
 
 def section(measured: dict[str, Any], told: dict[str, Any]) -> str:
@@ -187,7 +238,8 @@ def section(measured: dict[str, Any], told: dict[str, Any]) -> str:
     parts = [
         f"{measured['rounds']} rounds of {measured['seconds']:g} s a cell after a warm-up; {machine}.\n",
         "## The aims\n",
-        ratios(f, told),
+        ratios(f, told, measured),
+        fewest(f, told),
         "## Jobs a second\n",
         "The rounds stand in each field, the slower one first; one figure is one round. "
         "What works on a local disk was run without a server, once for all.\n",

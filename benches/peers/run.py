@@ -332,7 +332,9 @@ def main() -> int:
         "--quick", action="store_true", help="four sizes, one server, one round, a second each"
     )
     parser.add_argument(
-        "--seconds", type=float, help="for each cell, twice as many at a large backlog; 2, or 1"
+        "--seconds",
+        type=float,
+        help="for each cell, twice as many at a large backlog; 1.2, or 1 with --quick",
     )
     parser.add_argument("--rounds", type=int, help="2, or 1 with --quick")
     parser.add_argument(
