@@ -10,17 +10,20 @@ from os import PathLike
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
-import bucketq
-from bucketq.errors import Error, Invalid, LeaseLost
+from bucketq.errors import Error, Invalid, LeaseLost, NotFound
 from bucketq.spark._place import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from bucketq.types import QueueInfo
+
 __all__ = ["Processed", "process"]
 
 IDLE = 2.0
 """Seconds that a task waits for a job before it looks whether any are left."""
+GONE = (LeaseLost, NotFound)
+"""Somebody else has the job, or it was purged."""
 TOLD = "task int, acked long, failed long, lost long"
 log = logging.getLogger("bucketq.spark")
 
@@ -36,7 +39,7 @@ class Processed:
         self.failed = sum(row["failed"] for row in rows)
         """Attempts that raised."""
         self.lost = sum(row["lost"] for row in rows)
-        """Attempts whose lease was lost before they ended."""
+        """Attempts whose lease was lost, or whose job was purged, before they ended."""
         self._spark, self._place, self._queue = spark, place, queue
 
     def results(self) -> DataFrame:
@@ -122,12 +125,7 @@ class _Task:
                 with queue.claim(self.batch, wait=IDLE, lease=self.lease, worker=worker) as jobs:
                     held = list(jobs)
                     if not held:
-                        info = queue.counts(max_age=0)
-                        # A queue that is paused gives nothing: what others still have may come back to it.
-                        left = (
-                            ("leased",) if info.paused or info.draining else ("ready", "leased", "scheduled")
-                        )
-                        if until is None and not any(info.counts[state] for state in left):
+                        if until is None and not left(queue.counts(max_age=0)):
                             break
                         continue
                     one, two, three = self.batch_of(file, held)
@@ -157,11 +155,14 @@ class _Task:
                 else:
                     job.nack(error)
                     failed += 1
-            except LeaseLost:
+            except GONE:
                 lost += 1
-            except bucketq.Invalid as wrong:
-                job.nack(wrong)
-                failed += 1
+            except Invalid as wrong:
+                try:
+                    job.nack(wrong)
+                    failed += 1
+                except GONE:
+                    lost += 1
         return acked, failed, lost
 
     def answers(self, jobs: list[Any]) -> list[tuple[Any, Exception | None]]:
@@ -187,6 +188,15 @@ class _Task:
             except Exception as error:
                 answers.append((None, error))
         return answers
+
+
+def left(info: QueueInfo) -> int:
+    """Jobs to wait for. Those that others have may come back; but a queue that is paused gives nothing any more, not
+    even what has expired, which only a claim brings back.
+    """
+    if info.paused or info.draining:
+        return info.counts["leased"] - info.expired
+    return sum(info.counts[state] for state in ("ready", "leased", "scheduled"))
 
 
 def plain(value: Any) -> Any:
