@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,8 +40,15 @@ def analyze(
     # Spark takes a while to start: what is misspelt is told before.
     place = _place.Place.of(url, given)
     place.objects().head().wait()
+    if output.exists() and not output.is_dir():
+        raise Invalid(f"{output} is a file: give a directory for the tables")
     _pipeline.before(Path(output, "state.json"), place.url)
-    session = spark.session(**{"spark.master": master, "spark.driver.memory": memory})
+    if master.startswith("local"):
+        # Nobody is to reach it from elsewhere; unset, Spark remarks on the name of this machine.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Its own bars would be drawn over what is said here.
+    quiet = {"spark.ui.showConsoleProgress": "false"}
+    session = spark.session(**{"spark.master": master, "spark.driver.memory": memory}, **quiet)
     session.sparkContext.setLogLevel("ERROR")
     try:
         done = spark.pipeline(

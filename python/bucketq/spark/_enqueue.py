@@ -77,7 +77,7 @@ class Write:
             return self.plan(file) is not None
 
     def enqueue(self, file: Any, pieces: tuple[str, ...], rows: int, size: int) -> dict[str, Any] | None:
-        """All chunks of these pieces. The plan of another attempt, if that began with other ones: nothing is enqueued."""
+        """All chunks of these pieces; or the plan of another attempt, if that began with other ones."""
         done, number = 0, 0
         chunks = self.chunks(pieces, size)
         table = next(chunks, None)
@@ -94,7 +94,7 @@ class Write:
                     )
                 raise
             if first and not new:
-                # Whoever enqueued the first chunk decides where the others begin: in other chunks, rows would come twice.
+                # Whoever enqueued the first chunk decides where the others begin: else rows would come twice.
                 begun = self.plan(file)
                 if begun is None:
                     log.info("%s is complete: its jobs are there", self.key)

@@ -41,6 +41,7 @@ def test_analyze_writes_tables_and_a_report_and_adds_what_is_new(process, tmp_pa
     answer = json.loads(said)
     assert (answer["new"], answer["jobs"]) == (5, 25)
     assert "Does a queue in object storage fit?" in (out / "report.html").read_text()
+    assert "give a directory" in process.fails("Invalid", "analyze", url, "--out", str(out / "report.html"))
     with bucketq.open(f"{url}-other"):
         pass
     assert "holds the analysis of" in process.fails("Invalid", "analyze", f"{url}-other", "--out", str(out))
