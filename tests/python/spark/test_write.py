@@ -66,8 +66,10 @@ def test_a_write_with_a_key_happens_once_and_in_chunks_as_well(place, spark):
         assert file.queue(MARKS).counts().counts["scheduled"] == 0
 
 
-@pytest.mark.parametrize("first, again", [(60, 30), (50_000, 30), (30, 60)])
-def test_a_write_with_a_key_happens_once_whatever_its_chunks_are_when_it_is_repeated(place, spark, first, again):
+@pytest.mark.parametrize(("first", "again"), [(60, 30), (50_000, 30), (30, 60)])
+def test_a_write_with_a_key_happens_once_whatever_its_chunks_are_when_it_is_repeated(
+    place, spark, first, again
+):
     with place.open() as file:
         write(place, numbers(spark, 100), queue="mail", key="nightly", chunk=first)
         before = file.stats().commit_seq
