@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -30,6 +30,8 @@ __all__ = ["Offset", "StreamReader"]
 END = (1 << 24) - 1
 """Finishes of one commit are numbered below this."""
 MOST = 2**63 - 1
+LOG = 1_000_000
+"""Commits: more than a log has."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         self.version: str | None = None
         self.looked = -1e9
         self.known: Any = None
+        self.idle: tuple[int, Offset] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         pinned = self.place.objects().pin().wait()
@@ -154,10 +157,11 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         if pinned.commit_seq << 24 | END <= begin.seq:
             return start
         if self.on_loss == "fail":
-            fell_behind(pinned, begin, self.wanted)
+            idle = self.idle is not None and self.idle[0] == begin.seq
+            fell_behind(pinned, self.idle[1] if self.idle and idle else begin, self.wanted)
         newest = Newest.of(pinned, begin.seq)
         if newest.empty():
-            return start
+            return asdict(self.up_to_date(pinned, begin, newest.watermark))
         end = self.end_of(newest, begin, limit)
         objects = [one for one in newest.objects if one.first_seq <= end]
         stage, staged = self.put_aside(newest, begin.seq, end)
@@ -166,6 +170,20 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
             end, pinned.commit_seq, ms, begin.lineage, objects=len(objects), staged=staged, stage=stage
         )
         return asdict(offset)
+
+    def up_to_date(self, pinned: Any, begin: Offset, watermark: int) -> Offset:
+        """Remember that there was nothing to read: what is given up later ended after this commit.
+
+        In the checkpoint, by a batch without rows, if that may count some day: before an archive is old enough to be
+        given up, and when this reader is about to stop.
+        """
+        here = Offset(watermark, pinned.commit_seq, pinned.commit_ms, begin.lineage)
+        self.idle = begin.seq, here
+        ages = [pinned.policy(queue["name"])["archive_ms"] for queue in pinned.queues()]
+        age = min((age for age in ages if age is not None), default=None)
+        if age is None:
+            return begin
+        return here if self.target is not None or begin.ms + age // 2 < pinned.commit_ms else begin
 
     def newest(self) -> Any:
         """The commit to offer rows of; none when it is too early to ask or nothing has changed."""
@@ -309,11 +327,10 @@ def fell_behind(pinned: Any, begin: Offset, wanted: Wanted) -> None:
     names = (queue for queue in pinned.queues() if queue["name"] != MARKED)
     queues = {queue["name"]: queue for queue in names if wanted.has_queue(queue["name"])}
     policies = {name: pinned.policy(name) for name in queues}
+    if any(too_old(policy, begin, pinned) for policy in policies.values()):
+        begin = replace(begin, ms=next_ms(pinned, begin))
     risky = [
-        name
-        for name, policy in policies.items()
-        if not policy["archive"]
-        or (policy["archive_ms"] is not None and begin.ms + policy["archive_ms"] < pinned.commit_ms)
+        name for name, policy in policies.items() if not policy["archive"] or too_old(policy, begin, pinned)
     ]
     seen = ends_until(pinned, begin.seq) if risky else set()
     for name in risky:
@@ -337,6 +354,23 @@ def fell_behind(pinned: Any, begin: Offset, wanted: Wanted) -> None:
                     f"raise its archive_for, {advice}",
                     "collected",
                 )
+
+
+def too_old(policy: Any, begin: Offset, pinned: Any) -> bool:
+    """Archive objects with lives from after this place may have been given up."""
+    age = policy["archive_ms"]
+    return policy["archive"] and age is not None and begin.ms + age < pinned.commit_ms
+
+
+def next_ms(pinned: Any, begin: Offset) -> int:
+    """No life after this place finished before: where all of a commit was read, the time of the next one if the log
+    still has it. A queue file in which nothing happens has no commits.
+    """
+    if begin.seq & END != END:
+        return begin.ms
+    after = (begin.seq >> 24) + 1
+    found = [one["commit_ms"] for one in pinned.history(LOG).wait() if one["commit_seq"] == after]
+    return max([begin.ms, *found])
 
 
 def ends_until(pinned: Any, seq: int) -> set[tuple[str, bool]]:

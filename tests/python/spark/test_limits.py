@@ -136,6 +136,34 @@ def test_a_stream_is_told_of_archive_objects_that_went_unread_unless_it_does_not
     assert 5 <= sum(read(onLoss="ignore")) < 20
 
 
+def test_quiet_times_are_no_falling_behind(place, tmp_path):
+    batches: list[list[Any]] = []
+
+    def read() -> list[int]:
+        batches.clear()
+        drain(stream(place), tmp_path, lambda rows, n: batches.append(rows.collect()))
+        return sizes(batches)
+
+    def one_ends() -> None:
+        with file.atomic() as tx:
+            tx.cancel(tx.enqueue("mail", {"n": 0}))
+
+    with place.open() as file:
+        archive(file, "mail", keep=1000, archive_for=0.001)
+        work(file, "mail", 3, dead=3)
+        assert read() == [3]
+        # Nothing happened for longer than archive_for, until the first job of its kind ended.
+        one_ends()
+        assert read() == [1]
+        file.queue("mail").purge(["cancelled"])
+        file.queue("mail").enqueue({"n": 1}, delay=3600)
+        assert sum(read()) == 0
+        assert read() == [], "told once"
+        # Commits came and nothing ended: the reader had been up to date.
+        one_ends()
+        assert read() == [1]
+
+
 def test_a_stream_of_some_queues_and_states(place, tmp_path):
     batches: list[list[Any]] = []
     with place.open() as file:
