@@ -15,7 +15,7 @@ import botocore.client
 import botocore.exceptions
 import zstandard
 
-from network import BUCKET, SECRET, USER
+from wire import BUCKET, SECRET, USER
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "format"))
 import read_head

@@ -27,7 +27,7 @@ import faults
 from check import Diaries, Image, check
 from figures import recovery, seat_kind, wrong_clock
 from heads import Bucket, Chain, rebuild, rows
-from network import BUCKET, SECRET, USER, Door, Liar, Server, Toxiproxy
+from wire import BUCKET, SECRET, USER, Door, Liar, Server, Toxiproxy
 
 HERE = Path(__file__).resolve().parent
 LEASE = 4.0

@@ -28,7 +28,7 @@ import botocore.client
 
 import bucketq
 from flat import BLOCKS, Tolerance, Trend, trend
-from network import BUCKET, SECRET, USER, Server
+from wire import BUCKET, SECRET, USER, Server
 
 HERE = Path(__file__).resolve().parent
 PREFIX = "soak/jobs"
