@@ -46,7 +46,9 @@ def plot(lines: Sequence[Line], unit: str, show: Callable[[float], str]) -> str:
             f'<text class="y" x="{LEFT - 6}" y="{y(value) + 4:.1f}">{html.escape(show(value))}</text>'
         )
     for at, text in moments(begin, span):
-        drawn.append(f'<text class="x" x="{x(at):.1f}" y="{HIGH - 8}">{text}</text>')
+        # The words at the edge stay within it.
+        edge = ' style="text-anchor:end"' if x(at) > WIDE - 50 else ""
+        drawn.append(f'<text class="x" x="{x(at):.1f}" y="{HIGH - 8}"{edge}>{text}</text>')
     for number, (name, points) in enumerate(lines):
         for part in unbroken(points):
             places = [(x(at.timestamp()), y(value)) for at, value in part]
