@@ -228,7 +228,7 @@ settings! {
     "deadline": Kind::Span, |o| o.deadline;
     /// At least this long between two commits: saves requests.
     "commit_interval": Kind::Span, |o| o.commit_interval;
-    /// The writer waits for more ops at most this share of the average PUT, in percent ...
+    /// The writer waits for more ops at most this share of the average PUT, in percent, and on a fast store a little longer while callers come back; 0 turns both off ...
     "gather_percent": Kind::Count, |o| o.gather_percent;
     /// ... and at most this long.
     "gather_max": Kind::Span, |o| o.gather_max;

@@ -26,7 +26,7 @@ class Settings(TypedDict, total=False):
     commit_interval: Seconds
     """At least this long between two commits: saves requests."""
     gather_percent: int
-    """The writer waits for more ops at most this share of the average PUT ..."""
+    """The writer waits for more ops at most this share of the average PUT, and on a fast store a little longer ..."""
     gather_max: Seconds
     """... and at most this long."""
     mailbox: int
