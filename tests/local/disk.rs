@@ -112,7 +112,7 @@ async fn a_generation_that_is_there_though_the_disk_denied_it_hides_no_later_com
         let text: String = random.iter().map(|b| char::from(b'!' + b % 90)).collect();
         assert!(expected.len() < 100, "the log never begins anew");
         match enqueue(&file, &text).await {
-            Ok(_) => expected.push(text),
+            Ok(()) => expected.push(text),
             Err(error) => break error,
         }
     };

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming import datasource as limits
 
 from bucketq.errors import Corrupt, Invalid, NotFound
+from bucketq.spark._columns import schema_of
 from bucketq.spark._lives import Archived, Lives, LivesReader, archived, grouped, live
 from bucketq.spark._place import Place
 from bucketq.spark._tables import MARKED
@@ -286,8 +287,9 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
 
         partition = Lives(0, tuple((one.key, one.hash) for one in later), begin.seq, to.seq)
         if tables or later:
-            names = tables[0].column_names if tables else None
-            names = names or [name for name in self.schema.names if name != "commit_seq"]
+            # All columns, whatever this reader asks for: another one may read what is put aside now.
+            whole = [name for name in schema_of("history", None).names if name != "commit_seq"]
+            names = tables[0].column_names if tables else whole
             tables += list(archived(self.place, partition, names))
         table = pa.concat_tables(tables) if tables else None
         if table is None or table.num_rows != to.staged:

@@ -68,6 +68,30 @@ def test_the_same_offsets_give_the_same_rows_after_a_failed_sink_whatever_became
         assert len(batches[1]) >= 20
 
 
+def test_what_was_put_aside_and_collected_is_put_aside_anew_from_the_archive(place, tmp_path):
+    def fails(rows: Any, n: int) -> None:
+        raise ValueError("the sink failed")
+
+    with place.open() as file:
+        archive(file, "mail", keep=100)
+        work(file, "mail", 8, dead=1)
+        with pytest.raises(Exception, match="the sink failed"):
+            drain(stream(place, columns="id,state"), tmp_path, fails)
+        archive(file, "mail", keep=0)
+        # One object has lives of this batch and of the next.
+        work(file, "mail", 4, at=50)
+        file.archive()
+    (aside,) = place.staged()
+    (tmp_path / aside).unlink()
+    batches: list[list[Any]] = []
+    # What this one puts aside, another one reads with other columns.
+    with pytest.raises(Exception, match="the sink failed"):
+        drain(stream(place, columns="id,state"), tmp_path, fails)
+    drain(stream(place, columns="id,attempts"), tmp_path, lambda rows, n: batches.append(rows.collect()))
+    assert [len(batch) for batch in batches] == [8, 4]
+    assert batches[0][0].asDict().keys() == {"id", "attempts"}
+
+
 def test_a_stream_that_fell_behind_says_so(place, tmp_path):
     batches: list[Any] = []
     with place.open() as file:
