@@ -17,6 +17,7 @@ from bucketq.errors import Invalid
 from bucketq.spark import _tables
 from bucketq.spark._place import Place
 from bucketq.spark._report import report
+from bucketq.spark._tables import VIEWS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +50,7 @@ class Analysed:
     """Lives that came with this run."""
     lives: int
     jobs: int
+    """Jobs that ended; one that died into another queue counts in both."""
     days: int
     """Days whose hours were worked out anew."""
     seconds: float
@@ -71,13 +73,16 @@ def pipeline(
     checkpoint, and every table is replaced as a whole or by the day.
     """
     before = {name: spark.conf.get(name) for name in WHILE}
-    for name, value in WHILE.items():
-        spark.conf.set(name, value)
     try:
+        for name, value in WHILE.items():
+            spark.conf.set(name, value)
         return run(spark, url, out, settings, max_rows, price_put, on_loss, say)
     finally:
         for name, value in before.items():
             spark.conf.set(name, value or WHILE[name])
+        for name in VIEWS.values():
+            # What was cached of it goes too.
+            spark.catalog.dropTempView(name)
 
 
 def run(
@@ -98,17 +103,18 @@ def run(
     out.mkdir(parents=True, exist_ok=True)
     say("reading finished jobs")
     read(spark, place, out, max_rows, on_loss, say)
-    lives_path = str(out / "lives")
     if not (out / "lives" / "_spark_metadata").exists():
-        raise Invalid(f"{place.url} has no finished jobs yet: there is nothing to analyse", "state")
-    spark.read.parquet(lives_path).createOrReplaceTempView("lives_all")
-    hidden = f"queue <> '{_tables.MARKED}'"
-    spark.sql(f"SELECT * FROM lives_all WHERE {hidden}").createOrReplaceTempView("lives")
+        raise nothing(place)
+    view(spark.read.parquet(str(out / "lives")), "lives_all")
+    view(sql(spark, f"SELECT * FROM {{lives_all}} WHERE queue <> '{_tables.MARKED}'"), "lives")
     say("looking for what has changed")
     counts = {
         str(row["day"]): row["n"]
-        for row in spark.sql("SELECT day, count(*) AS n FROM lives GROUP BY day").collect()
+        for row in sql(spark, "SELECT day, count(*) AS n FROM {lives} GROUP BY day").collect()
     }
+    if not counts:
+        # There are but the marks of writes.
+        raise nothing(place)
     changed = sorted(day for day, n in counts.items() if known.get("days", {}).get(day) != n)
     new = sum(counts.values()) - sum(known.get("days", {}).values())
     suspects(spark)
@@ -116,16 +122,17 @@ def run(
     if days:
         say(f"working out {len(days)} days of {new} new lives")
         hours(spark, out, days)
-    spark.read.parquet(str(out / "hours")).createOrReplaceTempView("hours")
-    for name, sql in _tables.TABLES.items():
-        if days or not (out / name).exists():
+    view(spark.read.parquet(str(out / "hours")), "hours")
+    for name, text in _tables.TABLES.items():
+        repriced = name == "commits" and known.get("price_put") != price_put
+        if days or repriced or not (out / name).exists():
             say(f"working out {name}")
-            table = spark.sql(sql.format(price_put=price_put))
-            replace(table, out / name)
-    jobs = spark.sql("SELECT sum(completed + dead + cancelled) AS n FROM hours").collect()[0]["n"] or 0
+            replace(sql(spark, text, price_put=price_put), out / name)
+    found = sql(spark, "SELECT sum(completed + dead + cancelled) AS n FROM {hours}").collect()
+    jobs = found[0]["n"] or 0
     say("writing the report")
     page = report(spark, out, place.url, price_put)
-    write(state, {"format": FORMAT, "url": place.url, "days": counts})
+    write(state, {"format": FORMAT, "url": place.url, "days": counts, "price_put": price_put})
     taken = time.monotonic() - begun
     return Analysed(out, page, new, sum(counts.values()), int(jobs), len(days), taken)
 
@@ -153,42 +160,49 @@ def read(spark: SparkSession, place: Place, out: Path, max_rows: int | None, on_
             say(f"batch {told}: {last['numInputRows']} lives")
 
 
+def sql(spark: SparkSession, text: str, **more: Any) -> Any:
+    return spark.sql(text.format(**VIEWS, **more))
+
+
+def view(frame: Any, name: str) -> None:
+    frame.createOrReplaceTempView(VIEWS[name])
+
+
+def nothing(place: Place) -> Invalid:
+    return Invalid(f"{place.url} has no finished jobs yet: there is nothing to analyse", "state")
+
+
 def suspects(spark: SparkSession) -> None:
     """Find the jobs with several lives, and leave out all but the newest of each."""
-    spark.sql(_tables.SUSPECTS).cache().createOrReplaceTempView("suspects")
-    if spark.table("suspects").isEmpty():
-        spark.table("lives").createOrReplaceTempView("finished")
+    several = sql(spark, _tables.SUSPECTS).cache()
+    view(several, "suspects")
+    if several.isEmpty():
+        view(spark.table(VIEWS["lives"]), "finished")
         return
-    spark.sql(_tables.SUPERSEDED).cache().createOrReplaceTempView("superseded")
-    spark.sql(_tables.FINISHED).createOrReplaceTempView("finished")
+    view(sql(spark, _tables.SUPERSEDED).cache(), "superseded")
+    view(sql(spark, _tables.FINISHED), "finished")
 
 
 def affected(
     spark: SparkSession, changed: list[str], counts: dict[str, int], known: dict[str, Any]
 ) -> list[str]:
-    """The days whose hours look different now: of new lives, and of earlier lives of the same jobs."""
+    """The days whose hours look different now."""
     if not changed:
         return []
     if not known:
-        found = spark.sql("SELECT DISTINCT to_date(enqueued_at) AS day FROM lives").collect()
+        found = sql(spark, "SELECT DISTINCT to_date(enqueued_at) AS day FROM {lives}").collect()
         return sorted({str(row["day"]) for row in found} | set(counts))
-    days = ", ".join(f"DATE'{day}'" for day in changed)
-    found = spark.sql(
-        f"""
-        SELECT DISTINCT to_date(enqueued_at) AS day FROM lives WHERE day IN ({days})
-        UNION
-        SELECT explode(array(to_date(l.enqueued_at), l.day)) FROM lives l
-        LEFT SEMI JOIN (SELECT DISTINCT n.id FROM lives n LEFT SEMI JOIN suspects s ON xxhash64(n.id) = s.hash
-          WHERE n.day IN ({days})) r ON l.id = r.id
-        """
-    ).collect()
+    found = sql(spark, _tables.AFFECTED, days=listed(changed)).collect()
     return sorted({str(row["day"]) for row in found} | set(changed))
+
+
+def listed(days: list[str]) -> str:
+    return ", ".join(f"DATE'{day}'" for day in days)
 
 
 def hours(spark: SparkSession, out: Path, days: list[str]) -> None:
     """Replace the hours of these days."""
-    listed = ", ".join(f"DATE'{day}'" for day in days)
-    table = spark.sql(_tables.BY_HOUR.format(days=listed))
+    table = sql(spark, _tables.BY_HOUR, days=listed(days))
     table = table.repartition(1) if len(days) < 100 else table.repartition("day")
     path = out / "hours"
     # An hour may lose all it had to another: its day is emptied first, and a run that ends here is made again.

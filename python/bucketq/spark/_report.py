@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bucketq.spark import _plot
 from bucketq.spark._plot import amount, duration, plot
+from bucketq.spark._tables import VIEWS
 from bucketq.spark._verdicts import ALL, verdicts
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ SELECT queue, sum(arrivals) AS arrivals, sum(completed) AS completed, sum(dead) 
   percentile(wait_p99_ms, 0.5) AS wait_p99_ms, percentile(run_p50_ms, 0.5) AS run_p50_ms,
   percentile(run_p95_ms, 0.5) AS run_p95_ms, percentile(run_p99_ms, 0.5) AS run_p99_ms,
   sum(busy_ms) AS busy_ms, sum(payload_bytes) AS payload_bytes, min(hour) AS first, max(hour) AS last
-FROM hours GROUP BY queue ORDER BY arrivals DESC
+FROM {hours} GROUP BY queue ORDER BY arrivals DESC
 """
 """Percentiles are those of a typical hour: the median of the hours."""
 
@@ -40,8 +41,8 @@ FROM hours GROUP BY queue ORDER BY arrivals DESC
 def report(spark: SparkSession, out: Path, url: str, price_put: float) -> Path:
     """Write ``report.html`` and the CSV files into ``out``."""
     tables = {
-        "queues": rows(spark.sql(QUEUES)),
-        "hours": rows(spark.table("hours").drop("day").orderBy("queue", "hour")),
+        "queues": rows(spark.sql(QUEUES.format(**VIEWS))),
+        "hours": rows(spark.table(VIEWS["hours"]).drop("day").orderBy("queue", "hour")),
     }
     for name in ("backlog", "workers", "groups", "errors", "commits"):
         frame = spark.read.parquet(str(out / name))
@@ -80,7 +81,7 @@ def shown(url: str, tables: dict[str, list[Row]], judged: Sequence[Row]) -> str:
     parts = [
         f"<h1>{html.escape(url)}</h1>",
         f"<p>{jobs:,} finished jobs of {html.escape(named)}, {since} to {until}, all times UTC. Jobs that have not finished are not "
-        "in these figures; a job that was reopened counts where it ended at last.</p>",
+        "in these figures; a job that was reopened counts where it ended at last, and one that went to a dead-letter queue in both queues.</p>",
         f'<section class="short"><h2>{html.escape(headline(judged))}</h2>{sentences(judged)}</section>',
     ]
     for title, unit, show, lines in plots(tables):

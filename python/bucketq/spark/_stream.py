@@ -178,6 +178,9 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         In the checkpoint, by a batch without rows, if that may count some day: before an archive is old enough to be
         given up, and when this reader is about to stop.
         """
+        if begin.seq == 0:
+            # Whoever has read nothing misses nothing.
+            return begin
         here = Offset(watermark, pinned.commit_seq, pinned.commit_ms, begin.lineage)
         self.idle = begin.seq, here
         ages = [pinned.policy(queue["name"])["archive_ms"] for queue in pinned.queues()]

@@ -1,9 +1,15 @@
-"""The tables of the pipeline as Spark SQL over the views ``lives`` and ``finished``. docs/spark.md describes each."""
+"""The tables of the pipeline as Spark SQL over views of its own. docs/spark.md describes each."""
 
 # pyright: basic
 from __future__ import annotations
 
-__all__ = ["BY_HOUR", "LIFE_COLUMNS", "MARKED", "TABLES"]
+__all__ = ["BY_HOUR", "LIFE_COLUMNS", "MARKED", "TABLES", "VIEWS"]
+
+VIEWS = {
+    name: f"bucketq_pipeline_{name}"
+    for name in ("lives_all", "lives", "suspects", "superseded", "finished", "hours")
+}
+"""Names of their own in a session that has other views."""
 
 LIFE_COLUMNS = (
     "finish_seq,id,run,queue,group,state,attempts,worker,enqueued_at,claimed_at,finished_at,wait_ms,run_ms,"
@@ -15,25 +21,38 @@ MARKED = "bucketq-writes"
 """The queue of the marks that writes leave: not work."""
 
 SUSPECTS = """
-SELECT xxhash64(id) AS hash FROM lives GROUP BY 1 HAVING count(*) > 1
+SELECT xxhash64(id, queue) AS hash FROM {lives} GROUP BY 1 HAVING count(*) > 1
 """
-"""Ids with several lives, and some that only look like that: hashes are small enough to be compared all."""
+"""Jobs with several lives in a queue, and some that only look like that: hashes are small enough to be compared all."""
 
 SUPERSEDED = """
 SELECT finish_seq FROM (
-  SELECT l.finish_seq, row_number() OVER (PARTITION BY l.id ORDER BY l.finish_seq DESC) AS newest
-  FROM lives l LEFT SEMI JOIN suspects s ON xxhash64(l.id) = s.hash
+  SELECT l.finish_seq, row_number() OVER (PARTITION BY l.id, l.queue ORDER BY l.finish_seq DESC) AS newest
+  FROM {lives} l LEFT SEMI JOIN {suspects} s ON xxhash64(l.id, l.queue) = s.hash
 ) WHERE newest > 1
 """
 """Lives whose job lived again: few, and known by a number, which is cheaper to compare than ids."""
 
-FINISHED = "SELECT l.* FROM lives l LEFT ANTI JOIN superseded s ON l.finish_seq = s.finish_seq"
-"""Each job once, by its newest life: a job that was reopened counts where it ended at last."""
+FINISHED = "SELECT l.* FROM {lives} l LEFT ANTI JOIN {superseded} s ON l.finish_seq = s.finish_seq"
+"""Each job once per queue, by its newest life there: a job that was reopened counts where it ended at last, and one
+that died into another queue in both.
+"""
 
-HOURS = """
+AFFECTED = """
+SELECT DISTINCT to_date(enqueued_at) AS day FROM {lives} WHERE day IN ({days})
+UNION
+SELECT explode(array(to_date(l.enqueued_at), l.day)) FROM {lives} l
+LEFT SEMI JOIN (
+  SELECT DISTINCT n.id, n.queue FROM {lives} n LEFT SEMI JOIN {suspects} s ON xxhash64(n.id, n.queue) = s.hash
+  WHERE n.day IN ({days})
+) r ON l.id = r.id AND l.queue = r.queue
+"""
+"""Days whose hours look different now: of new lives, and of earlier lives of the same jobs."""
+
+BY_HOUR = """
 WITH arrived AS (
   SELECT queue, date_trunc('HOUR', enqueued_at) AS hour, count(*) AS arrivals
-  FROM finished WHERE to_date(enqueued_at) IN ({days}) GROUP BY ALL
+  FROM {finished} WHERE to_date(enqueued_at) IN ({days}) GROUP BY ALL
 ), ended AS (
   SELECT queue, date_trunc('HOUR', finished_at) AS hour,
     count_if(state = 'done') AS completed, count_if(state = 'dead') AS dead, count_if(state = 'cancelled') AS cancelled,
@@ -41,7 +60,7 @@ WITH arrived AS (
     sum(greatest(attempts - 1, 0)) AS retries,
     percentile(wait_ms, array(0.5, 0.95, 0.99)) AS wait, percentile(run_ms, array(0.5, 0.95, 0.99)) AS run,
     sum(run_ms) AS busy_ms, sum(payload_len) AS payload_bytes
-  FROM finished WHERE to_date(finished_at) IN ({days}) GROUP BY ALL
+  FROM {finished} WHERE to_date(finished_at) IN ({days}) GROUP BY ALL
 )
 SELECT queue, hour, coalesce(arrivals, 0) AS arrivals, coalesce(completed, 0) AS completed, coalesce(dead, 0) AS dead,
   coalesce(cancelled, 0) AS cancelled, coalesce(troubled, 0) AS failures, coalesce(retries, 0) AS retries,
@@ -55,7 +74,7 @@ FROM arrived FULL JOIN ended USING (queue, hour)
 BACKLOG = """
 SELECT queue, hour, arrivals, completed + dead + cancelled AS ended,
   sum(arrivals - completed - dead - cancelled) OVER (PARTITION BY queue ORDER BY hour) AS backlog
-FROM hours
+FROM {hours}
 """
 """Jobs that had come and not ended at the end of the hour, of those that have ended since."""
 
@@ -66,7 +85,7 @@ SELECT worker, hour, sum(ms) AS busy_ms, least(sum(ms) / 3600000D, 1D) AS utilis
   FROM (
     SELECT worker, claimed_at, finished_at,
       explode(sequence(date_trunc('HOUR', claimed_at), date_trunc('HOUR', finished_at), INTERVAL 1 HOUR)) AS hour
-    FROM finished WHERE worker IS NOT NULL AND claimed_at <= finished_at
+    FROM {finished} WHERE worker IS NOT NULL AND claimed_at <= finished_at
   )
 ) GROUP BY ALL
 """
@@ -74,24 +93,24 @@ SELECT worker, hour, sum(ms) AS busy_ms, least(sum(ms) / 3600000D, 1D) AS utilis
 GROUPS = """
 SELECT queue, `group`, count(*) AS jobs, count_if(state = 'dead') AS dead, sum(greatest(attempts - 1, 0)) AS retries,
   percentile_approx(run_ms, 0.95, 1000) AS run_p95_ms, sum(run_ms) AS busy_ms
-FROM finished GROUP BY ALL ORDER BY dead DESC, busy_ms DESC LIMIT 1000
+FROM {finished} GROUP BY ALL ORDER BY dead DESC, busy_ms DESC LIMIT 1000
 """
 
 ERRORS = r"""
 SELECT queue, error, count(*) AS jobs, count_if(state = 'dead') AS dead, max(finished_at) AS newest FROM (
   SELECT queue, state, finished_at, substr(regexp_replace(split(last_error, '\n')[0], '[0-9a-f]{{8,}}|[0-9]+', '#'), 1, 200) AS error
-  FROM finished WHERE last_error IS NOT NULL
+  FROM {finished} WHERE last_error IS NOT NULL
 ) GROUP BY ALL ORDER BY jobs DESC LIMIT 1000
 """
 
 COMMITS = """
 WITH seen AS (
   SELECT hour, max(last) AS last, sum(ops) AS ops, sum(jobs) AS jobs FROM (
-    SELECT date_trunc('HOUR', enqueued_at) AS hour, max(enqueue_commit_seq) AS last, count(*) AS ops, 0 AS jobs FROM lives GROUP BY 1
+    SELECT date_trunc('HOUR', enqueued_at) AS hour, max(enqueue_commit_seq) AS last, count(*) AS ops, 0 AS jobs FROM {lives} GROUP BY 1
     UNION ALL
-    SELECT date_trunc('HOUR', claimed_at), max(claim_commit_seq), sum(attempts), 0 FROM lives WHERE claimed_at IS NOT NULL GROUP BY 1
+    SELECT date_trunc('HOUR', claimed_at), max(claim_commit_seq), sum(attempts), 0 FROM {lives} WHERE claimed_at IS NOT NULL GROUP BY 1
     UNION ALL
-    SELECT date_trunc('HOUR', finished_at), max(finish_commit_seq), count(*), count(*) FROM lives GROUP BY 1
+    SELECT date_trunc('HOUR', finished_at), max(finish_commit_seq), count(*), count(*) FROM {lives} GROUP BY 1
   ) GROUP BY hour
 )
 SELECT hour, commits, ops, ops / commits AS ops_per_commit, commits / nullif(jobs, 0) AS puts_per_job,
@@ -101,5 +120,4 @@ SELECT hour, commits, ops, ops / commits AS ops_per_commit, commits / nullif(job
 """
 """Commits are numbered without gaps, so their numbers count them; each is at least one PUT."""
 
-BY_HOUR = HOURS
 TABLES = {"backlog": BACKLOG, "workers": WORKERS, "groups": GROUPS, "errors": ERRORS, "commits": COMMITS}
