@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 from kit import archive, work
 
 import bucketq
@@ -42,7 +43,7 @@ def over_days(place: Any, tmp_path: Path, seed: int) -> None:
 def expected(place: Any) -> pd.DataFrame:
     """Arrivals, ends and percentiles by queue and hour, by pandas alone."""
     rows = pd.DataFrame([row for row in place.rows() if row["queue"] != "bucketq-writes"])
-    rows = rows.sort_values("finish_seq").groupby("id").tail(1)
+    rows = rows.sort_values("finish_seq").groupby(["id", "queue"]).tail(1)
     rows["came"], rows["hour"] = rows["enqueued_at"].dt.floor("h"), rows["finished_at"].dt.floor("h")
     arrivals = rows.groupby(["queue", "came"]).size().rename("arrivals")
     arrivals.index.names = ["queue", "hour"]
@@ -112,3 +113,46 @@ def test_hours_are_what_pandas_makes_of_the_same_rows_also_after_late_and_reopen
     assert (commits["ops_per_commit"] > 0).all()
     backlog = pd.read_csv(out / "csv" / "backlog.csv")
     assert (backlog.groupby("queue")["backlog"].last() == 0).all()
+
+
+def test_a_queue_file_with_nothing_but_a_write_has_nothing_to_analyse(place, spark, tmp_path):
+    with place.open():
+        pass
+    rows = spark.sql("SELECT struct(id AS n) AS payload FROM range(3)")
+    rows.write.format("bucketq").mode("append").options(**place.options(queue="mail")).save()
+    with pytest.raises(bucketq.Invalid, match="has no finished jobs yet"):
+        pipeline(spark, place.url, tmp_path / "out", settings=place.settings)
+    with place.open() as file, file.queue("mail").claim(3) as batch:
+        for job in batch:
+            job.ack()
+    assert pipeline(spark, place.url, tmp_path / "out", settings=place.settings).jobs == 3
+
+
+def test_a_session_is_left_as_it_was(place, spark, tmp_path):
+    def held() -> tuple[Any, ...]:
+        views = sorted(table.name for table in spark.catalog.listTables())
+        return (
+            views,
+            spark.conf.get("spark.sql.session.timeZone"),
+            spark.sparkContext._jsc.getPersistentRDDs(),
+        )
+
+    with place.open() as file:
+        archive(file, "mail", keep=10)
+        work(file, "mail", 5, dead=1)
+        (job,) = file.list(states=["dead"]).jobs
+        file.queue("mail").requeue(job.id)
+        with file.queue("mail").claim_one() as taken:
+            assert taken.id == job.id
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        for name in ("lives", "hours"):
+            spark.sql("SELECT 'mine' AS whose").createOrReplaceTempView(name)
+        before = held()
+        pipeline(spark, place.url, tmp_path / "out", settings=place.settings)
+        assert held() == before
+        assert [spark.table(name).first()["whose"] for name in ("lives", "hours")] == ["mine", "mine"]
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+        for name in ("lives", "hours"):
+            spark.catalog.dropTempView(name)

@@ -53,7 +53,7 @@ def lives(place: Any) -> pd.DataFrame:
 
 
 def newest(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.groupby("id").tail(1)
+    return frame.groupby(["id", "queue"]).tail(1)
 
 
 def hours(jobs: pd.DataFrame) -> pd.DataFrame:
@@ -263,3 +263,40 @@ def test_every_table_is_what_another_computation_makes_of_the_same_history(place
         third = pipeline(spark, place.url, out, settings=place.settings, price_put=7.0)
         assert (third.new, third.days) == (0, 0)
         same(out, place, 7.0)
+        pipeline(spark, place.url, out, settings=place.settings, price_put=9.0)
+        same(out, place, 9.0)
+
+
+def test_a_job_that_died_into_another_queue_counts_in_both(place, spark, tmp_path):
+    out = tmp_path / "out"
+    with place.open() as file:
+        for queue, to in (("mail", "failed"), ("reports", None), ("failed", None)):
+            archive(file, queue, keep=20, dead_letter=to)
+        history(file, 1, 40, 0)
+        failed = file.queue("failed")
+        died = failed.counts(max_age=0).counts["ready"]
+        assert died > 4
+        with failed.claim(3, worker="nurse") as batch:
+            tried = len(batch)
+            batch[0].reject("nor here")
+            for job in batch[1:]:
+                job.ack()
+        file.archive()
+        first = pipeline(spark, place.url, out, settings=place.settings)
+        hourly = same(out, place, 5.0)["hours"].groupby("queue")[["dead", "arrivals", "completed"]].sum()
+        assert list(hourly.loc["mail"][["dead", "arrivals"]]) == [died, 40]
+        assert list(hourly.loc["failed"]) == [1, tried, tried - 1]
+        assert first.jobs == 80 + tried
+        # What ends there later changes nothing of where it came from.
+        for job in file.list(queue="failed", states=["dead"]).jobs:
+            failed.requeue(job.id)
+        while failed.counts(max_age=0).counts["ready"]:
+            with failed.claim(died, worker="nurse") as batch:
+                for job in batch:
+                    job.ack()
+        file.archive()
+        second = pipeline(spark, place.url, out, settings=place.settings)
+        hourly = same(out, place, 5.0)["hours"].groupby("queue")[["dead", "arrivals", "completed"]].sum()
+        assert list(hourly.loc["mail"][["dead", "arrivals"]]) == [died, 40]
+        assert list(hourly.loc["failed"]) == [0, died, died]
+        assert second.jobs == 80 + died
