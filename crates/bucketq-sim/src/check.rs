@@ -143,6 +143,8 @@ fn looks(history: &History, last: &Jobs, purged: &Purged) -> Vec<String> {
                 (j.run, j.seq) == (*run, *seq)
                     || ((requeued.contains(id) || j.queue == LETTERS) && j.run > *run)
                     || purged.reborn(*id)
+                    // The life that was seen is purged, and an earlier one is in the archive.
+                    || (j.run < *run && purged.may(*id))
             }
         };
         if !there {
