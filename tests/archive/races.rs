@@ -142,14 +142,20 @@ async fn an_object_whose_jobs_were_requeued_or_purged_meanwhile_is_dropped() -> 
     file.close().await
 }
 
-#[tokio::test(start_paused = true)]
-async fn jobs_that_finish_while_an_object_is_on_its_way_leave_with_the_next() -> Result<()> {
+/// A file with five jobs that are to leave, over a store where the object waits.
+async fn five_to_leave() -> Result<(Arc<dyn Store>, Arc<Uploads>, QueueFile)> {
     let memory: Arc<dyn Store> = Arc::new(Memory::new());
     let slow = Uploads::over(Arc::clone(&memory));
     let file = on(slow.clone()).await?;
     set(&file, keep(0)).await?;
     finish(&file, 5).await?;
     slow.open.send_replace(false);
+    Ok((memory, slow, file))
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_that_finish_while_an_object_is_on_its_way_leave_with_the_next() -> Result<()> {
+    let (memory, slow, file) = five_to_leave().await?;
     let archived = file.archive();
     let more = async {
         let _ = slow.held.subscribe().wait_for(|n| *n == 1).await;
@@ -165,14 +171,9 @@ async fn jobs_that_finish_while_an_object_is_on_its_way_leave_with_the_next() ->
     file.close().await
 }
 
-/// What a pass does that was reading when this happened: it ends, and what has become of the jobs is as the policy says.
+/// What a pass does that had read its object when this happened: it ends, and as many jobs stay as the policy says.
 async fn meanwhile(changed: Changes, kept: usize) -> Result<()> {
-    let memory: Arc<dyn Store> = Arc::new(Memory::new());
-    let slow = Uploads::over(Arc::clone(&memory));
-    let file = on(slow.clone()).await?;
-    set(&file, keep(0)).await?;
-    finish(&file, 5).await?;
-    slow.open.send_replace(false);
+    let (_, slow, file) = five_to_leave().await?;
     let archived = file.archive();
     let meddled = async {
         let _ = slow.held.subscribe().wait_for(|n| *n == 1).await;
@@ -190,17 +191,13 @@ async fn meanwhile(changed: Changes, kept: usize) -> Result<()> {
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_changes_while_an_object_is_on_its_way_holds_for_it() -> Result<()> {
     meanwhile(keep(3), 3).await?;
-    meanwhile(keep(1_000), 5).await
+    meanwhile(keep(1_000), 5).await?;
+    meanwhile(Changes { archive: Some(false), ..keep(0) }, 5).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_the_archive_of_a_file_that_is_halted_is_told_why() -> Result<()> {
-    let memory: Arc<dyn Store> = Arc::new(Memory::new());
-    let slow = Uploads::over(Arc::clone(&memory));
-    let file = on(slow.clone()).await?;
-    set(&file, keep(0)).await?;
-    finish(&file, 5).await?;
-    slow.open.send_replace(false);
+    let (memory, slow, file) = five_to_leave().await?;
     let archived = file.archive();
     let meddled = async {
         let _ = slow.held.subscribe().wait_for(|n| *n == 1).await;
