@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bucketq::config::BaseCodec;
+use bucketq::head::MAX_SEGMENTS;
+use bucketq::op::Op;
 use bucketq::store::{Memory, Store};
-use bucketq::{Options, Payload, QueueFile, Result, State};
+use bucketq::{Env, Fsync, Mode, Options, Payload, QueueFile, Result, State};
 use bucketq_tests::clock::{TestClock, now, pass};
 use bucketq_tests::given::{NAME, object, on_puppet, puppet};
 
-use crate::kit::{Busy, drain, fill, garbage, hasty, head, referred};
+use crate::kit::{Busy, drain, fill, garbage, hasty, head, noise, referred};
 
 /// What these programs say of the database at `path`: jobs in state 3, and whether all is sound.
 fn asked(program: &str, arguments: &[&str]) -> Option<String> {
@@ -158,5 +160,53 @@ async fn a_writer_that_ends_at_any_moment_leaves_only_orphans() -> Result<()> {
     fill(&file, 1).await?;
     file.collect(Duration::ZERO).await?;
     assert_eq!(garbage(&memory).await?, [""; 0]);
+    file.close().await
+}
+
+#[tokio::test]
+async fn processes_that_live_for_one_commit_never_run_out_of_room_for_segments() -> Result<()> {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let disk = tempfile::tempdir().expect("a temporary directory can be made");
+    let small = Options { tail: 1024, max_head: 24 * 1024, base_after: 16 * 1024, ..Options::default() };
+    let local =
+        Options { mode: Mode::Local, cache: Some(disk.path().into()), fsync: Fsync::Never, ..small.clone() };
+    let mut most = 0;
+    // Each is gone before its base is written, and none has the records at hand that it would merge.
+    for life in 0..150 {
+        let file = QueueFile::open_with(Arc::clone(&store), NAME, local.clone(), Env::default()).await?;
+        file.queue("q")?.enqueue(noise(life, 30_000)).await?;
+        file.sync().await?;
+        file.close().await?;
+        most = most.max(head(&store).await?.segments.len());
+    }
+    assert_eq!(most, MAX_SEGMENTS, "all the room there is was used");
+    let file = QueueFile::open_with(Arc::clone(&store), NAME, small, Env::default()).await?;
+    assert_eq!(file.stats(None).await?.queues[0].counts[&State::Ready], 150);
+    file.close().await
+}
+
+#[tokio::test]
+async fn a_commit_that_finds_no_room_for_its_segment_waits_for_a_base() -> Result<()> {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let small = Options { tail: 1024, max_head: 24 * 1024, ..Options::default() };
+    // Segments too large to be merged, until there is no room left.
+    let busy = Busy::over(Arc::clone(&store));
+    busy.no_bases.store(true, std::sync::atomic::Ordering::Relaxed);
+    let file = QueueFile::open_with(busy, NAME, small.clone(), Env::default()).await?;
+    let load = |file: &QueueFile, commit: u64| {
+        let jobs = (0..6).map(|i| file.new_job(noise(commit * 6 + i, 250_000)));
+        Ok::<_, bucketq::Error>(Op::Enqueue { queue: "q".into(), jobs: jobs.collect::<Result<_>>()? })
+    };
+    let mut commits = 0;
+    while head(&store).await?.segments.len() < MAX_SEGMENTS {
+        file.call(load(&file, commits)?).await?;
+        commits += 1;
+    }
+    file.close().await?;
+    let file = QueueFile::open_with(Arc::clone(&store), NAME, small, Env::default()).await?;
+    file.call(load(&file, commits)?).await?;
+    let now = head(&store).await?;
+    assert!(now.base.len > 0 && now.segments.len() == 1, "{} segments", now.segments.len());
+    assert_eq!(file.stats(None).await?.queues[0].counts[&State::Ready], 6 * (commits + 1));
     file.close().await
 }

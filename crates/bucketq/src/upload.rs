@@ -11,7 +11,7 @@ use crate::broken::{self, Broken};
 use crate::config::{Host, Options};
 use crate::env::Env;
 use crate::error::{Code, Error, Result};
-use crate::head::{BaseRef, Head, SegmentRef};
+use crate::head::{BaseRef, Head, MAX_SEGMENTS, SegmentRef};
 use crate::pages::{Image, PAGE};
 use crate::record::Record;
 use crate::store::Store;
@@ -127,19 +127,24 @@ impl Uploads {
             }
         }
         if self.base.as_ref().is_some_and(|(_, task)| task.is_finished()) {
-            self.wait_for_base().await;
+            // Tried again by a later commit; this one can do without.
+            let _ = self.wait_for_base().await;
         }
         result
     }
 
     /// Wait for the base on its way, if there is one.
-    pub async fn wait_for_base(&mut self) {
+    pub async fn wait_for_base(&mut self) -> Result<()> {
         if let Some((_, task)) = self.base.take() {
             match joined(task.await) {
                 Ok(made) => self.ready_base = Some(made),
-                Err(error) => tracing::warn!(%error, "a base could not be written; it is tried again later"),
+                Err(error) => {
+                    tracing::warn!(%error, "a base could not be written; it is tried again later");
+                    return Err(error);
+                }
             }
         }
+        Ok(())
     }
 
     /// The segment that can be referred to, if it fits the HEAD it would go into.
@@ -238,6 +243,12 @@ impl Uploads {
                 || head.segments.len() >= SEGMENTS_HIGH
                 || head.base.len
                     > self.options.base_after.max(SHRUNK * u64::from(head.page_count) * PAGE as u64))
+    }
+
+    /// Whether only a base can make room for another segment, and none is coming. Those who live for few commits have
+    /// none on its way, and not the records at hand to merge the segments of others.
+    pub fn needs_base(&self, head: &Head) -> bool {
+        self.base.is_none() && self.ready_base.is_none() && head.segments.len() >= MAX_SEGMENTS
     }
 
     /// Whether a base of this settled image is certain to leave clearly less in the bucket than there is, for who asks for

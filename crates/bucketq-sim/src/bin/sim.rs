@@ -64,6 +64,9 @@ fn main() -> ExitCode {
     });
     keep(&reports, &kept);
     let variants = if args.variants { Variant::all() } else { Vec::new() };
+    // A broken engine may panic; that is told below as how it was caught, not as a trouble of its own.
+    let loud = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
     let caught = spread(&variants, |variant| {
         let caught = variant.caught(args.from, SEEDS_A_VARIANT);
         match &caught {
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         }
         caught.is_some()
     });
+    std::panic::set_hook(loud);
     let caught = caught.iter().filter(|c| **c).count();
     let tame = too_tame(&reports);
     summary(&reports, variants.len(), caught);

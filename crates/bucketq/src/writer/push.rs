@@ -147,7 +147,9 @@ impl Writer {
             }
             let moved = self.uploads.poll(true).await;
             if head.segments.len() >= crate::head::MAX_SEGMENTS {
-                self.uploads.wait_for_base().await;
+                // Another one can begin only when the batch is undone.
+                let based = self.uploads.wait_for_base().await;
+                based.map_err(|e| e.during("a base could not be written before the commit that needs it"))?;
             }
             *head = self.next_head(attempt, record);
             if !self.too_large(head) {
@@ -337,6 +339,13 @@ impl Writer {
             if self.uploads.wants_base(&self.chain.head) {
                 self.start_base();
             }
+        }
+    }
+
+    /// Have a base written where a commit may have to wait for it. Nothing may be executed and not stored.
+    pub(super) fn make_room(&mut self) {
+        if self.wish.is_none() && self.uploads.needs_base(&self.chain.head) {
+            self.start_base();
         }
     }
 

@@ -119,6 +119,7 @@ impl Writer {
         }
         let commit_ms = self.time.commit_ms(last_ms)?;
         let ops = u32::try_from(ops).unwrap_or(u32::MAX);
+        self.make_room();
         let built = self.build(ops, &changes, commit_ms, 0).await;
         let (head, record) = built.inspect_err(|_| {
             if let Some(commit_id) = self.drawn.back().copied() {

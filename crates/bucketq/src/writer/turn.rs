@@ -135,6 +135,7 @@ impl Writer {
             if let Err(error) = self.check_writable() {
                 return fail(batch, &error);
             }
+            self.make_room();
             let executed = match self.prepare(&batch).await {
                 Ok(executed) => executed,
                 Err(error) => return fail(batch, &error),
