@@ -168,7 +168,7 @@ class Soak:
                 queue.schedule("tick", "tick", every=beat)
                 return
             queue.configure(
-                keep=300, keep_for=6 * beat, archive=True, archive_for=3 * beat, dedup_window=3 * beat
+                keep=300, keep_for=6 * beat, archive=True, archive_for=9 * beat, dedup_window=3 * beat
             )
             queue.schedule("tick", "tick", every=beat)
 
