@@ -8,7 +8,7 @@ use bucketq::config::BaseCodec;
 use bucketq::head::MAX_SEGMENTS;
 use bucketq::op::Op;
 use bucketq::store::{Memory, Store};
-use bucketq::{Env, Fsync, Mode, Options, Payload, QueueFile, Result, State};
+use bucketq::{Env, Fsync, Host, Mode, Options, Payload, QueueFile, Result, State};
 use bucketq_tests::clock::{TestClock, now, pass};
 use bucketq_tests::given::{NAME, object, on_puppet, puppet};
 
@@ -182,6 +182,24 @@ async fn processes_that_live_for_one_commit_never_run_out_of_room_for_segments()
     assert_eq!(most, MAX_SEGMENTS, "all the room there is was used");
     let file = QueueFile::open_with(Arc::clone(&store), NAME, small, Env::default()).await?;
     assert_eq!(file.stats(None).await?.queues[0].counts[&State::Ready], 150);
+    file.close().await
+}
+
+#[tokio::test]
+async fn where_nobody_lives_for_longer_than_a_commit_the_log_stays_short() -> Result<()> {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let mut longest = 0;
+    for _ in 0..100 {
+        let options = Options { host: Host::default(), ..hasty() };
+        let file = QueueFile::open_with(Arc::clone(&store), NAME, options, Env::default()).await?;
+        fill(&file, 1).await?;
+        file.close().await?;
+        let now = head(&store).await?;
+        longest = longest.max(now.log_len() / now.base.len.max(hasty().base_after));
+    }
+    assert!(longest <= 2, "a log {longest} times as long as it should be");
+    let file = QueueFile::open_with(Arc::clone(&store), NAME, Options::default(), Env::default()).await?;
+    assert_eq!(file.stats(None).await?.queues[0].counts[&State::Ready], 100);
     file.close().await
 }
 

@@ -24,6 +24,8 @@ const KEEP: usize = 16 * 1024 * 1024;
 const MERGED_MAX: u64 = 4 * 1024 * 1024;
 /// A base so many times larger than the database gives way to a new one: the queue file was drained.
 const SHRUNK: u64 = 2;
+/// A log so many times as long as it may be before a base is wanted has nobody who lives until its base is written.
+const OVERDUE: u64 = 2;
 /// Bytes of pages that take some milliseconds to compress.
 const SMALL: u64 = 4 * 1024 * 1024;
 /// Segments at which a base is made although the log is short.
@@ -243,6 +245,12 @@ impl Uploads {
                 || head.segments.len() >= SEGMENTS_HIGH
                 || head.base.len
                     > self.options.base_after.max(SHRUNK * u64::from(head.page_count) * PAGE as u64))
+    }
+
+    /// Whether a base is written here that somebody should have written long ago.
+    pub fn is_overdue(&self, head: &Head) -> bool {
+        (self.base.is_some() || self.ready_base.is_some())
+            && head.log_len() > OVERDUE * self.options.base_after.max(head.base.len)
     }
 
     /// Whether only a base can make room for another segment, and none is coming. Those who live for few commits have

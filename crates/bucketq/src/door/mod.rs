@@ -160,6 +160,11 @@ impl Slot {
         self.stage.is_gone() || self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
+    /// A commit that changes nothing.
+    pub fn fence(now: Instant, stage: Arc<Stage>, reply: Option<oneshot::Sender<Result<Done>>>) -> Self {
+        Self { work: Work::Fence, wait: Wait::No, arrived: now, stage, reply }
+    }
+
     pub fn release(held: Held, now: Instant) -> Self {
         Self {
             work: Work::Op(Op::Release { held }),

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::Writer;
 use crate::commit;
-use crate::door::{Begun, Collection, Done, Slot, Stage, Wait, Work};
+use crate::door::{Begun, Collection, Done, Slot, Stage};
 use crate::error::{Code, Error, Result};
 use crate::gc::Order;
 use crate::query::Collected;
@@ -70,13 +70,7 @@ impl Writer {
     /// A commit that changes nothing.
     async fn fence(&mut self, stage: &Arc<Stage>) -> Result<Done> {
         let (tx, mut answer) = oneshot::channel();
-        let slot = Slot {
-            work: Work::Fence,
-            wait: Wait::No,
-            arrived: self.env.monotonic(),
-            stage: Arc::clone(stage),
-            reply: Some(tx),
-        };
+        let slot = Slot::fence(self.env.monotonic(), Arc::clone(stage), Some(tx));
         self.commit(vec![slot], &mut vec![]).await;
         answer.try_recv().unwrap_or_else(|_| Err(Error::new(Code::Closed, "nobody waits for the collection")))
     }

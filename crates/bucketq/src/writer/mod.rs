@@ -172,6 +172,7 @@ impl Writer {
             self.turn(work).await;
         }
         self.leave_archive().await;
+        self.leave_base().await;
         self.leave().await;
         self.collector.finish(self.request_limit()).await;
         self.shared.watchers.end();

@@ -349,6 +349,26 @@ impl Writer {
         }
     }
 
+    /// Refer to the base on its way, when the last handle has gone and the log is far too long: where every process lives
+    /// for a commit, each would else upload a base for nothing, and the log would grow and grow.
+    pub(super) async fn leave_base(&mut self) {
+        if self.local.is_some() || self.halted.is_some() || !self.uploads.is_overdue(&self.chain.head) {
+            return;
+        }
+        let (env, limit) = (self.env.clone(), self.request_limit());
+        let last = async {
+            if self.uploads.wait_for_base().await.is_ok() {
+                let slot = Slot::fence(self.env.monotonic(), Arc::default(), None);
+                Box::pin(self.commit(vec![slot], &mut vec![])).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = last => {}
+            () = env.sleep(limit) => {}
+        }
+    }
+
     /// Have a base of the settled state written. Nothing may be executed and not stored.
     pub(super) fn start_base(&mut self) {
         let image = self.settled_image();
