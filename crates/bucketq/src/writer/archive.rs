@@ -77,10 +77,15 @@ impl Archiver {
             return false;
         }
         self.left = listing.cloned();
+        self.wake();
+        self.left.is_some()
+    }
+
+    /// Have the writer look at what is ready.
+    fn wake(&self) {
         if let Some(wake) = self.wake.upgrade() {
             let _ = wake.send(Mail::Wake);
         }
-        self.left.is_some()
     }
 
     fn tell(&mut self, told: &Result<Pass>) {
@@ -100,6 +105,10 @@ impl Writer {
 
     /// The op that lists the object which is ready, if one is.
     pub(super) fn archive_made(&mut self) -> Option<Slot> {
+        if self.archiver.listing.is_some() {
+            // One that lost a race comes first: this one is of a state without its jobs.
+            return None;
+        }
         if let Some(listing) = self.archiver.left.clone() {
             return Some(self.archive_slot(Some(listing)));
         }
@@ -216,6 +225,10 @@ impl Writer {
             // What is being made counts on these jobs having left.
             self.archiver.making = None;
         }
+        if self.archiver.making.is_some() {
+            // It may have been ready for a while.
+            self.archiver.wake();
+        }
         self.archiver.tell(&told);
     }
 
@@ -310,7 +323,11 @@ impl Writer {
         let last = async {
             if let Ok((Ok(Some(listing)), _)) = making.await {
                 let slot = self.archive_slot(Some(listing));
-                Box::pin(self.commit(vec![slot], &mut vec![])).await;
+                self.carry.push(slot);
+                while !self.carry.is_empty() {
+                    let again = std::mem::take(&mut self.carry);
+                    Box::pin(self.commit(again, &mut vec![])).await;
+                }
             }
         };
         tokio::select! {

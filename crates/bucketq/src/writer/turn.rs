@@ -179,6 +179,10 @@ impl Writer {
                     self.shared.trouble(Some(Error::new(Code::Contended, lost)));
                     // Small, or the gap that the winner leaves is over before the next put.
                     super::back_off(&self.env, self.pace.put / 8, self.pace.put / 4, losses.min(2)).await;
+                    // Jobs that leave change many pages, and who takes long to build loses often: callers who came with
+                    // them, or since, do not wait for that again and again.
+                    let leave = |slot: &Slot| matches!(slot.work, door::Work::Archive(_));
+                    self.carry.extend(batch.extract_if(.., |slot| leave(slot)));
                 }
                 Pushed::NotApplied(error) => return fail(batch, &error),
                 Pushed::Unknown(error) => {
