@@ -1,7 +1,7 @@
 //! Every life exactly once, whoever archives at the same time, and whatever becomes of uploads and commits.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::kit::{finish, keep, patient, reject, set, whole};
 
-/// A store whose uploads of archive objects wait or fail.
+/// A store whose uploads of archive objects wait or fail, and whose large commits lose.
 #[derive(Debug)]
 struct Uploads {
     inner: Arc<dyn Store>,
@@ -25,6 +25,10 @@ struct Uploads {
     open: watch::Sender<bool>,
     held: watch::Sender<u64>,
     seen: AtomicU64,
+    /// Commits before each large commit that comes through here, so many times more.
+    rival: OnceLock<QueueFile>,
+    races: AtomicU64,
+    raced: watch::Sender<u64>,
 }
 
 impl Uploads {
@@ -35,6 +39,9 @@ impl Uploads {
             open: watch::Sender::new(true),
             held: watch::Sender::new(0),
             seen: AtomicU64::new(0),
+            rival: OnceLock::new(),
+            races: AtomicU64::new(0),
+            raced: watch::Sender::new(0),
         })
     }
 }
@@ -46,6 +53,19 @@ impl Store for Uploads {
     }
 
     async fn put_if(&self, key: &str, body: Bytes, expect: &Expect) -> Put {
+        let large = || {
+            let head = Head::decode(key, &body).expect("a HEAD is written");
+            head.tail.last().is_none_or(|record| record.frame.len() > 1_500)
+        };
+        if let Some(rival) = self.rival.get()
+            && self.races.load(Ordering::Relaxed) > 0
+            && large()
+        {
+            self.races.fetch_sub(1, Ordering::Relaxed);
+            let queue = rival.queue("other").expect("a name");
+            queue.enqueue(Payload::text("faster")).await.expect("it is stored");
+            self.raced.send_modify(|n| *n += 1);
+        }
         self.inner.put_if(key, body, expect).await
     }
 
@@ -275,82 +295,24 @@ async fn a_listing_that_lost_the_race_runs_again_on_what_others_wrote() -> Resul
     Ok(())
 }
 
-/// A store in which somebody else commits before each large commit that comes through it.
-#[derive(Debug)]
-struct Rival {
-    inner: Arc<dyn Store>,
-    other: QueueFile,
-    /// So many times more.
-    left: AtomicU64,
-    raced: watch::Sender<u64>,
-}
-
-#[async_trait]
-impl Store for Rival {
-    async fn get(&self, key: &str, unless: Option<&Version>) -> Result<Got> {
-        self.inner.get(key, unless).await
-    }
-
-    async fn put_if(&self, key: &str, body: Bytes, expect: &Expect) -> Put {
-        let head = Head::decode(key, &body).expect("a HEAD is written");
-        let large = head.tail.last().is_none_or(|record| record.frame.len() > 1_500);
-        if large && self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
-        {
-            let other = self.other.queue("other").expect("a name");
-            other.enqueue(Payload::text("faster")).await.expect("it is stored");
-            self.raced.send_modify(|n| *n += 1);
-        }
-        self.inner.put_if(key, body, expect).await
-    }
-
-    async fn put_new(&self, key: &str, body: Bytes) -> Result<()> {
-        self.inner.put_new(key, body).await
-    }
-
-    async fn delete(&self, key: &str) -> Result<()> {
-        self.inner.delete(key).await
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
-        self.inner.list(prefix).await
-    }
-
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-
-    fn default_max_skew(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn needs_probe(&self) -> bool {
-        false
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_listing_that_loses_one_race_after_the_other() -> Result<()> {
     let memory: Arc<dyn Store> = Arc::new(Memory::new());
-    let other = on(Arc::clone(&memory)).await?;
-    let rival = Arc::new(Rival {
-        inner: Arc::clone(&memory),
-        other: other.clone(),
-        left: AtomicU64::new(0),
-        raced: watch::Sender::new(0),
-    });
-    let file = on(rival.clone()).await?;
+    let store = Uploads::over(Arc::clone(&memory));
+    store.rival.set(on(memory).await?).expect("it is the first");
+    let file = on(store.clone()).await?;
     set(&file, keep(0)).await?;
     // Too few for the other one to archive them by itself.
     finish(&file, 3_000).await?;
-    rival.left.store(30, Ordering::Relaxed);
+    store.races.store(30, Ordering::Relaxed);
     let archived = file.archive();
     let works = async {
         let queue = file.queue("urgent")?;
-        let mut raced = rival.raced.subscribe();
+        let mut raced = store.raced.subscribe();
         for _ in 0..5 {
             let before = *raced.wait_for(|n| *n > 0).await.expect("it is there");
             queue.enqueue(Payload::text("now")).await?;
-            let lost = *rival.raced.borrow() - before;
+            let lost = *store.raced.borrow() - before;
             assert!(lost <= 3, "a call waits for {lost} lost races");
         }
         assert!(file.archives(None, 0).await?.objects.is_empty(), "the listing loses them all");
@@ -359,9 +321,8 @@ async fn nobody_waits_for_a_listing_that_loses_one_race_after_the_other() -> Res
     let (jobs, works) = tokio::join!(archived, works);
     works?;
     assert_eq!(jobs?, 3_000);
-    assert_eq!(rival.left.load(Ordering::Relaxed), 0);
+    assert_eq!(store.races.load(Ordering::Relaxed), 0);
     let there: u64 = file.archives(None, 0).await?.objects.iter().map(|o| o.jobs).sum();
     assert_eq!(there, 3_000);
-    file.close().await?;
-    other.close().await
+    file.close().await
 }

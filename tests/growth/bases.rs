@@ -210,7 +210,9 @@ async fn a_commit_that_finds_no_room_for_its_segment_waits_for_a_base() -> Resul
     // Segments too large to be merged, until there is no room left.
     let busy = Busy::over(Arc::clone(&store));
     busy.no_bases.store(true, std::sync::atomic::Ordering::Relaxed);
-    let file = QueueFile::open_with(busy, NAME, small.clone(), Env::default()).await?;
+    // It closes without its base, after a third of that.
+    let brief = Options { deadline: Duration::from_secs(3), ..small.clone() };
+    let file = QueueFile::open_with(busy, NAME, brief, Env::default()).await?;
     let load = |file: &QueueFile, commit: u64| {
         let jobs = (0..6).map(|i| file.new_job(noise(commit * 6 + i, 250_000)));
         Ok::<_, bucketq::Error>(Op::Enqueue { queue: "q".into(), jobs: jobs.collect::<Result<_>>()? })
