@@ -124,7 +124,7 @@ fmt: $(VENV)/.ready  ## Format the code in place
 
 deny:  ## Check dependencies for vulnerabilities, licences and sources; needs cargo-deny and the network
 	@command -v cargo-deny >/dev/null || { echo 'missing: cargo-deny; run: cargo install --locked cargo-deny'; exit 1; }
-	cargo-deny check --config .deny.toml
+	cargo-deny --config .deny.toml check
 
 tools:  ## Install every test server into .tools with Go, Node and Python; MinIO alone takes minutes
 	.ci/tools all
