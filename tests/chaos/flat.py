@@ -1,7 +1,8 @@
 """Whether something that is sampled again and again has stopped growing.
 
-The samples of the time that counts are averaged in blocks, so that what swings with bases and collections counts once,
-and a line is laid through the blocks by least squares. What is measured is flat when both hold:
+The samples of the time that counts are put into blocks, each of which counts once, and a line is laid through the
+blocks by least squares. A block stands for many cycles of bases and collections: by its mean where something comes and
+goes in cycles, by its median where single samples lie far off. What is measured is flat when both hold:
 
 - it is not certain that it grows by more than `CREEP` of its level in a day, all the time and in the second half of it:
   one step, such as a heap that a longer backlog has made larger, is no growth,
@@ -14,7 +15,8 @@ Certain is 99.9 %. Dozens of things are judged in one run, and a run should fail
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -97,14 +99,19 @@ class Trend:
         return self.slope * DAY / abs(self.level) if self.level else 0.0
 
 
-def trend(times: Sequence[float], values: Sequence[float], tolerance: Tolerance) -> Trend:
-    """The line through these samples."""
+def trend(
+    times: Sequence[float],
+    values: Sequence[float],
+    tolerance: Tolerance,
+    level: Callable[[Sequence[float]], float] = statistics.fmean,
+) -> Trend:
+    """The line through these samples; `level` makes one number of a block."""
     count = len(times)
     if count < 2 * BLOCKS:
         raise ValueError(f"{count} samples are too few for {BLOCKS} blocks")
     edges = [count * block // BLOCKS for block in range(BLOCKS + 1)]
-    x = [sum(times[a:b]) / (b - a) for a, b in pairwise(edges)]
-    y = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    x = [statistics.fmean(times[a:b]) for a, b in pairwise(edges)]
+    y = [level(values[a:b]) for a, b in pairwise(edges)]
     half = BLOCKS // 2
     whole, later = line(x, y), line(x[half:], y[half:])
     return Trend(sum(y) / BLOCKS, whole, later, times[-1] - times[0], tolerance)

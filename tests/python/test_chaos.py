@@ -3,6 +3,7 @@
 import importlib
 import json
 import sqlite3
+import statistics
 import sys
 import uuid
 from pathlib import Path
@@ -279,3 +280,13 @@ def series(grow, noise=0.0, step=0.0):
 def test_flat_is_neither_growing_nor_too_noisy_to_tell(chaos, shape, flat, grows):
     one = chaos.flat.trend(*series(**shape), chaos.flat.Tolerance(0.25, 1))
     assert (one.flat, one.grows) == (flat, grows)
+
+
+def test_a_block_may_stand_for_its_median_where_single_samples_lie_far_off(chaos):
+    times, values = series(grow=0)
+    spiked = [value + (400 if n % 17 == 0 else 0) for n, value in enumerate(values)]
+    flat = [
+        chaos.flat.trend(times, spiked, chaos.flat.Tolerance(0.25, 1), level).flat
+        for level in (statistics.fmean, statistics.median)
+    ]
+    assert flat == [False, True]
