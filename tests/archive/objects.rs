@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bucketq::policy::Changes;
 use bucketq::store::{Memory, Store};
-use bucketq::{Options, Result, keys, operate};
+use bucketq::{Options, Payload, Result, keys, operate};
 use bucketq_tests::clock::pass;
 use bucketq_tests::given::{NAME, inline, objects, opened, puppet};
 
-use crate::kit::{finish, keep, patient, read, set, whole};
+use crate::kit::{Q, finish, keep, patient, read, set, whole};
 
 async fn keys_of_archives(store: &Arc<dyn Store>) -> Result<Vec<String>> {
     let all = objects(store).await?.into_iter().map(|(key, _)| key);
@@ -105,6 +105,24 @@ async fn objects_that_are_too_old_leave_the_list_and_go_when_the_floor_has_passe
     file.archive().await?;
     let report = operate::check_with(Arc::clone(store), NAME, Options::default()).await?;
     assert_eq!(report.problems, []);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_up_by_itself_waits_for_the_next_commit_that_is_due() -> Result<()> {
+    let interval = Duration::from_secs(10);
+    let (_, file) = puppet(Options { commit_interval: interval, ..inline() }).await?;
+    set(&file, Changes { archive_ms: Some(Some(3_600_000)), ..keep(0) }).await?;
+    finish(&file, 1).await?;
+    assert_eq!(file.archive().await?, 1);
+    pass(Duration::from_mins(61)).await;
+    file.queue(Q)?.enqueue(Payload::text("any")).await?;
+    let commits = file.metrics()?.commits;
+    pass(interval / 2).await;
+    assert_eq!(file.metrics()?.commits, commits);
+    pass(interval).await;
+    assert_eq!(file.metrics()?.commits, commits + 1);
+    assert_eq!(file.archives(None, 0).await?.objects, []);
     file.close().await
 }
 

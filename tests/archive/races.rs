@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bucketq::head::Head;
 use bucketq::policy::Changes;
 use bucketq::store::{Expect, Got, Listed, Memory, Put, Store, Version};
-use bucketq::{Code, Error, Payload, QueueFile, Result, State};
+use bucketq::{Code, Error, Options, Payload, QueueFile, Result, State};
 use bucketq_tests::clock::TestClock;
 use bucketq_tests::given::{NAME, objects, on_puppet, puppet};
 use bucketq_tests::puppet::OnPut;
@@ -324,5 +324,32 @@ async fn nobody_waits_for_a_listing_that_loses_one_race_after_the_other() -> Res
     assert_eq!(store.races.load(Ordering::Relaxed), 0);
     let there: u64 = file.archives(None, 0).await?.objects.iter().map(|o| o.jobs).sum();
     assert_eq!(there, 3_000);
+    file.close().await
+}
+
+/// Only with real threads can a job finish between the first look at a state and its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_while_others_are_archiving_has_all_archived_that_has_finished() -> Result<()> {
+    let memory: Arc<dyn Store> = Arc::new(Memory::new());
+    let options = Options { archive_every: Duration::from_hours(1_000), ..Options::default() };
+    let file = QueueFile::open_with(memory, NAME, options, bucketq::Env::default()).await?;
+    set(&file, keep(0)).await?;
+    let busy = {
+        let file = file.clone();
+        tokio::spawn(async move {
+            loop {
+                file.archive().await?;
+            }
+        })
+    };
+    for n in 1..=100 {
+        finish(&file, 1).await?;
+        file.archive().await?;
+        let gone: u64 = file.archives(None, 0).await?.objects.iter().map(|o| o.jobs).sum();
+        assert_eq!(gone, n);
+    }
+    busy.abort();
+    let ended: std::result::Result<Result<()>, _> = busy.await;
+    assert!(ended.is_err_and(|e| e.is_cancelled()));
     file.close().await
 }

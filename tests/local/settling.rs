@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bucketq::store::Memory;
-use bucketq::{Code, Kind, Options, QueueFile, Result};
+use bucketq::{Code, Error, Kind, Options, QueueFile, Result};
 use bucketq_tests::given::refused;
 use bucketq_tests::ground::Ground;
 use bucketq_tests::puppet::{OnGet, OnPut, Puppet};
@@ -188,6 +188,30 @@ async fn local_calls_are_served_while_a_sync_waits_for_the_store() -> Result<()>
     assert_eq!(texts(&file).await?, ["a", "b", "c"]);
     assert_eq!(file.sync().await?.commits, 2);
     assert_eq!(published(&machine, &puppet).await?, ["a", "b", "c"]);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_no_place_in_local_mode_says_so_during_a_sync_too() -> Result<()> {
+    let (machine, puppet) = (Machine::new(), puppet());
+    let file = machine.open_paused(&puppet).await?;
+    enqueue(&file, "a").await?;
+    puppet.hold();
+    let asked = async {
+        puppet.until_held(1).await;
+        let go_on = async {
+            texts(&file).await?;
+            puppet.let_go();
+            Ok::<_, Error>(())
+        };
+        tokio::join!(file.archive(), file.collect(Duration::ZERO), go_on)
+    };
+    let (synced, (archived, collected, gone_on)) = tokio::join!(file.sync(), asked);
+    gone_on?;
+    assert_eq!(synced?.commits, 1);
+    for told in [archived.map(|_| ()), collected.map(|_| ())] {
+        assert_eq!(told.expect_err("it needs Durable mode").code(), Code::Argument);
+    }
     file.close().await
 }
 

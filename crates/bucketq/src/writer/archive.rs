@@ -47,6 +47,8 @@ pub(super) struct Archiver {
     listing: Option<Listed>,
     /// Who waits for this pass.
     orders: Vec<Order>,
+    /// Some of them came after it had begun: that it finds nothing tells them nothing.
+    late: bool,
     /// When it was last looked for what is due by time.
     looked: Option<Instant>,
     /// Commits of this writer when it was last looked at all.
@@ -64,6 +66,7 @@ impl Archiver {
             making: None,
             listing: None,
             orders: vec![],
+            late: false,
             looked: None,
             commits: 0,
             rest: None,
@@ -89,6 +92,7 @@ impl Archiver {
     }
 
     fn tell(&mut self, told: &Result<Pass>) {
+        self.late = false;
         for order in self.orders.drain(..) {
             let _ = order.send(told.clone());
         }
@@ -136,6 +140,7 @@ impl Writer {
                 self.start_archive(listed.as_deref(), None);
                 None
             }
+            Ok(None) if self.archiver.late => None,
             // Who asks has what is too old given up as well.
             Ok(None) if !self.archiver.orders.is_empty() && self.archives_too_old() => {
                 Some(self.archive_slot(None))
@@ -168,7 +173,7 @@ impl Writer {
     /// Answer those who waited for the object of this turn, and begin the next if there is reason to.
     pub(super) async fn archive(&mut self, orders: Vec<Order>) {
         self.archive_listed();
-        let asked = !orders.is_empty();
+        self.archiver.late |= !orders.is_empty();
         self.archiver.orders.extend(orders);
         if let Some(error) = self.halted.clone() {
             self.archiver.making = None;
@@ -178,7 +183,7 @@ impl Writer {
         if self.archiver.making.is_some() || self.archiver.listing.is_some() {
             return;
         }
-        if asked {
+        if std::mem::take(&mut self.archiver.late) {
             // Of the newest state: jobs of others leave too.
             match self.refresh().await {
                 Ok(_) => self.start_archive(None, None),
@@ -191,8 +196,7 @@ impl Writer {
             Due::Jobs => self.start_archive(None, None),
             Due::Objects => {
                 let slot = self.archive_slot(None);
-                Box::pin(self.commit(vec![slot], &mut vec![])).await;
-                self.archive_listed();
+                self.carry.push(slot);
             }
         }
     }

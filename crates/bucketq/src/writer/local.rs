@@ -237,16 +237,18 @@ impl Writer {
         let mut work = Work::default();
         self.put(&mut work, mail);
         self.take_waiting(&mut work);
+        let Work { slots, questions, exports, collections, archives, flushes, tasks, poll: _, wake: _ } = work;
         let (fences, slots): (Vec<Slot>, Vec<Slot>) =
-            work.slots.into_iter().partition(|slot| matches!(slot.work, door::Work::Fence));
+            slots.into_iter().partition(|slot| matches!(slot.work, door::Work::Fence));
         let carried = std::mem::take(&mut self.carry);
-        self.run_locally(carried.into_iter().chain(slots).collect(), work.questions, false);
+        self.run_locally(carried.into_iter().chain(slots).collect(), questions, false);
         if let Some(local) = &mut self.local {
             local.stash.extend(fences.into_iter().map(Mail::Op));
-            local.stash.extend(work.tasks.into_iter().map(|(task, reply)| Mail::Task(task, reply)));
-            local.stash.extend(work.collections.into_iter().map(Mail::Collect));
-            local.stash.extend(work.exports.into_iter().map(Mail::Export));
-            local.stash.extend(work.flushes.into_iter().map(Mail::Flush));
+            local.stash.extend(tasks.into_iter().map(|(task, reply)| Mail::Task(task, reply)));
+            local.stash.extend(collections.into_iter().map(Mail::Collect));
+            local.stash.extend(archives.into_iter().map(Mail::Archive));
+            local.stash.extend(exports.into_iter().map(Mail::Export));
+            local.stash.extend(flushes.into_iter().map(Mail::Flush));
         }
     }
 
