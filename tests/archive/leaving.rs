@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bucketq::policy::Changes;
-use bucketq::{Answer, Backoff, Op, Options, Payload, Query, Result, State, When, operate};
+use bucketq::{Answer, Backoff, Op, Options, Payload, Query, QueueFile, Result, State, When, operate};
 use bucketq_tests::clock::pass;
-use bucketq_tests::given::{NAME, inline, puppet, refused};
+use bucketq_tests::given::{NAME, inline, noise, on_puppet, puppet, refused};
 
 use crate::kit::{Q, cancel, finish, keep, patient, read, reject, set, whole};
 
@@ -298,5 +298,78 @@ async fn lives_set_aside_leave_by_themselves_and_not_at_all_without_an_archive()
     let left = file.lives(None, 0, u64::MAX, 10).await?.lives;
     assert!(left.iter().all(|life| life.id != last), "its attempts are with the job");
     assert_eq!(file.get(last).await?.expect("it lives").attempts.len(), 1);
+    file.close().await
+}
+
+/// A file of 1,500 finished jobs, of which 1,200 are to leave.
+async fn many_to_leave(file: &QueueFile) -> Result<()> {
+    set(file, keep(300)).await?;
+    let queue = file.queue(Q)?;
+    for from in (0..1_500).step_by(100) {
+        let len = |n| if n % 5 == 0 { 6_000 } else { 500 };
+        let some = (from..from + 100).map(|n| queue.new_job(Payload::bytes(noise(n, len(n)))));
+        queue.enqueue_many(some.collect::<Result<_>>()?).await?;
+        for job in queue.claim(100).await? {
+            file.ack(job.held()).await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaving_is_a_small_commit_and_the_next_ones_give_the_pages_back() -> Result<()> {
+    let (_, file) = puppet(Options { archive_every: Duration::from_mins(10), ..inline() }).await?;
+    many_to_leave(&file).await?;
+    let full = file.stats(None).await?;
+    pass(Duration::from_mins(11)).await;
+    file.queue(Q)?.enqueue(Payload::text("any")).await?;
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(file.archives(None, 0).await?.objects.iter().map(|o| o.jobs).collect::<Vec<_>>(), [1_200]);
+    let listing = &file.history(1).await?[0];
+    assert!(listing.bytes < 64 * 1024, "{} bytes: with others it fits into HEAD", listing.bytes);
+    for _ in 0..40 {
+        finish(&file, 1).await?;
+    }
+    let stats = file.stats(None).await?;
+    let live = stats.pages - stats.free_pages;
+    assert!(stats.free_pages <= live / 4, "{} of {} are free", stats.free_pages, stats.pages);
+    assert!(stats.pages * 2 < full.pages, "{} of {} pages", stats.pages, full.pages);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_the_archive_has_the_pages_given_back_as_well() -> Result<()> {
+    let (_, file) = puppet(patient()).await?;
+    many_to_leave(&file).await?;
+    assert_eq!(file.archive().await?, 1_200);
+    let stats = file.stats(None).await?;
+    let live = stats.pages - stats.free_pages;
+    assert!(stats.free_pages <= live / 4, "{} of {} are free", stats.free_pages, stats.pages);
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_lost_a_race_leaves_in_a_small_commit() -> Result<()> {
+    let (puppet, file) = puppet(patient()).await?;
+    many_to_leave(&file).await?;
+    let other = on_puppet(&puppet, patient()).await?;
+    puppet.hold();
+    let archived = file.archive();
+    let faster = async {
+        puppet.until_held(1).await;
+        let queue = other.queue("other")?;
+        let first = async {
+            puppet.until_held(2).await;
+            puppet.let_go();
+        };
+        let (other, ()) = tokio::join!(queue.enqueue(Payload::text("first")), first);
+        other.map(drop)
+    };
+    let (jobs, faster) = tokio::join!(archived, faster);
+    faster?;
+    assert_eq!(jobs?, 1_200);
+    let commits = file.history(2).await?;
+    assert_eq!(commits.iter().map(|c| c.ops).collect::<Vec<_>>(), [1, 1]);
+    assert!(commits[0].bytes < 64 * 1024, "{} bytes", commits[0].bytes);
     file.close().await
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bucketq::store::{Memory, Store};
 use bucketq::{Code, Held, Kind, Options, Payload, Result, State, Token};
 use bucketq_tests::clock::{now, pass};
-use bucketq_tests::given::{inline, on_puppet, opened, puppet, refused};
+use bucketq_tests::given::{inline, noise, on_puppet, opened, puppet, refused};
 use bucketq_tests::puppet::{OnPut, Puppet};
 use futures_util::future::join_all;
 
@@ -115,7 +115,7 @@ async fn an_op_that_fails_fails_for_its_caller_only() -> Result<()> {
     let (bad, large, ok, acked, purge) = tokio::join!(
         file.ack(stale),
         // Breaks the transaction when SQLite finds no more room for it: the others run again without it.
-        file.ack_with(good.held(), Payload::bytes(noise(250_000))),
+        file.ack_with(good.held(), Payload::bytes(noise(7, 250_000))),
         q.enqueue(Payload::text("second")),
         file.ack(good.held()),
         nowhere.purge(&[State::Done]),
@@ -131,7 +131,7 @@ async fn an_op_that_fails_fails_for_its_caller_only() -> Result<()> {
     let held = q.claim(2).await?;
     let before = puppet.requests().puts;
     let (full, ok) = tokio::join!(
-        file.ack_with(held[0].held(), Payload::bytes(noise(256 * 1024))),
+        file.ack_with(held[0].held(), Payload::bytes(noise(7, 256 * 1024))),
         file.ack(held[1].held())
     );
     assert_eq!(refused(full).kind(), Kind::Full);
@@ -140,17 +140,6 @@ async fn an_op_that_fails_fails_for_its_caller_only() -> Result<()> {
     assert_eq!(file.get(third.id).await?.expect("there").job.state, State::Done);
     assert_eq!(file.get(held[0].job.id).await?.expect("there").job.state, State::Leased);
     file.close().await
-}
-
-fn noise(len: usize) -> Vec<u8> {
-    let mut x = 7_u64;
-    let mut next = || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        (x >> 24) as u8
-    };
-    (0..len).map(|_| next()).collect()
 }
 
 #[tokio::test(start_paused = true)]

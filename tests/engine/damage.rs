@@ -8,7 +8,7 @@ use bucketq::store::{Memory, Store};
 use bucketq::wire::hash;
 use bucketq::{Code, Error, Kind, Payload, QueueFile, Result};
 use bucketq_tests::clock::{TestClock, pass};
-use bucketq_tests::given::{HEAD, NAME, inline, object, objects, refused};
+use bucketq_tests::given::{HEAD, NAME, inline, noise, object, objects, refused};
 use bytes::Bytes;
 
 type Objects = Vec<(String, Bytes)>;
@@ -30,15 +30,8 @@ async fn grown() -> Result<Objects> {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
     let file = open(&store).await?;
     let q = file.queue("q")?;
-    let mut x = 1_u64;
-    for _ in 0..260 {
-        let mut noise = || {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            (x >> 24) as u8
-        };
-        q.enqueue(Payload::bytes((0..3_000).map(|_| noise()).collect::<Vec<_>>())).await?;
+    for i in 0..260 {
+        q.enqueue(Payload::bytes(noise(i, 3_000))).await?;
     }
     file.close().await?;
     pass(Duration::from_secs(1)).await;

@@ -10,7 +10,7 @@ use bucketq::head::Head;
 use bucketq::keys::Object;
 use bucketq::store::{Expect, Got, Listed, Put, Store, Version};
 use bucketq::{Code, Error, Options, Payload, QueueFile, Result};
-use bucketq_tests::given::{HEAD, NAME, inline, object};
+use bucketq_tests::given::{self, HEAD, NAME, inline, object};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
@@ -66,16 +66,9 @@ pub async fn fill(file: &QueueFile, jobs: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that do not compress.
+/// A payload that does not compress.
 pub fn noise(seed: u64, len: usize) -> Payload {
-    let mut x = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut next = || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        (x >> 24) as u8
-    };
-    Payload::bytes((0..len).map(|_| next()).collect::<Vec<_>>())
+    Payload::bytes(given::noise(seed, len))
 }
 
 /// Claim and ack until nothing is left.

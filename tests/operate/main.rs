@@ -14,7 +14,7 @@ use bucketq::head::Head;
 use bucketq::store::{Memory, Store};
 use bucketq::{Options, Payload, QueueFile, Result};
 use bucketq_tests::clock::TestClock;
-use bucketq_tests::given::{HEAD, NAME, inline, object};
+use bucketq_tests::given::{HEAD, NAME, inline, noise, object};
 
 /// A queue file on a clock of its own.
 async fn open(store: &Arc<dyn Store>) -> Result<QueueFile> {
@@ -24,18 +24,6 @@ async fn open(store: &Arc<dyn Store>) -> Result<QueueFile> {
 /// The same with these options.
 async fn open_as(store: &Arc<dyn Store>, options: Options) -> Result<QueueFile> {
     QueueFile::open_with(Arc::clone(store), NAME, options, TestClock::start().env()).await
-}
-
-/// Bytes that do not compress.
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut x = (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let mut next = || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        (x >> 24) as u8
-    };
-    (0..len).map(|_| next()).collect()
 }
 
 /// A queue file of this many jobs of 3 KB, one a commit, with some of each state; from 260 on it has a base.

@@ -58,3 +58,15 @@ pub async fn object(store: &Arc<dyn Store>, key: &str) -> Result<Option<Bytes>> 
 pub fn refused<T: std::fmt::Debug>(result: Result<T>) -> Error {
     result.expect_err("this must be refused")
 }
+
+/// Bytes that do not compress.
+pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut x = (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        (x >> 24) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}

@@ -28,6 +28,8 @@ const SHRUNK: u64 = 2;
 const OVERDUE: u64 = 2;
 /// Bytes of pages that take some milliseconds to compress.
 const SMALL: u64 = 4 * 1024 * 1024;
+/// Segments from which on they are merged although somebody waits.
+const SEGMENTS_MERGE: usize = 32;
 /// Segments at which a base is made although the log is short.
 const SEGMENTS_HIGH: usize = 48;
 
@@ -195,12 +197,16 @@ impl Uploads {
     }
 
     /// Start moving the tail of `head` out, with the small segments before it whose records are at hand. Its newest
-    /// commit may be unsettled: if it loses, [`Uploads::lost`] drops the segment.
-    pub fn start_segment(&mut self, head: &Head) {
+    /// commit may be unsettled: if it loses, [`Uploads::lost`] drops the segment. In a `hurry` somebody waits for it, and
+    /// the small ones stay until the next, as long as there is room for them.
+    pub fn start_segment(&mut self, head: &Head, hurry: bool) {
         let Some(last) = head.tail.last() else { return };
         let mut records: Vec<Record> = head.tail.clone();
         let mut bytes: u64 = records.iter().map(|r| r.encoded_len() as u64).sum();
         let mut left = head.segments.as_slice();
+        if hurry && left.len() < SEGMENTS_MERGE {
+            left = &[];
+        }
         // Four of one size become one of the next: the references stay few and each record is written a few times.
         loop {
             let alike = left.iter().rev().take_while(|s| tier(u64::from(s.len)) <= tier(bytes)).count();

@@ -88,6 +88,8 @@ pub struct Db {
     ordinal: i64,
     /// Rows this connection had changed when the transaction began.
     changed: u64,
+    /// How many pages the transaction may move to give some back.
+    moves: shrink::Moves,
     /// A rule broken on purpose, never in what ships.
     broken: Option<Broken>,
     /// What happens to jobs is collected.
@@ -171,6 +173,7 @@ impl Db {
             max_pages: None,
             ordinal: 0,
             changed: 0,
+            moves: shrink::Moves::ByRows,
             broken: None,
             watched: false,
         };
@@ -243,6 +246,7 @@ impl Db {
         self.cache.room = 0;
         self.cache.told = Told::new(self.watched);
         self.changed = self.conn.total_changes();
+        self.moves = shrink::Moves::ByRows;
         self.cache.places.begin(&self.conn).map_err(from_sqlite)
     }
 
@@ -283,12 +287,17 @@ impl Db {
         }
         let last = |db: &mut Self| {
             db.cache.lines.flush(&db.conn)?;
-            shrink::shrink(&db.conn, db.conn.total_changes() - db.changed)
+            shrink::shrink(&db.conn, db.conn.total_changes() - db.changed, db.moves)
         };
         let done = last(self).map_err(from_sqlite).and_then(|()| self.run("COMMIT"));
         self.poisoned = done.is_err();
         self.open &= done.is_err();
         done
+    }
+
+    /// However many rows this transaction changes, it is to be small: the next ones give back what it frees.
+    pub fn move_few_pages(&mut self) {
+        self.moves = shrink::Moves::Few;
     }
 
     /// Undo everything since `begin`. Harmless when SQLite has done so already.

@@ -11,10 +11,20 @@ const KEEP: u64 = 32;
 const MOVES: u64 = 8;
 /// Rows that pay for one more.
 const ROWS: u64 = 4;
+/// Pages that a commit which is to be small may move.
+const FEW: u64 = 2;
+
+/// How many pages a commit may move.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Moves {
+    /// The more, the more rows it changes.
+    ByRows,
+    Few,
+}
 
 /// Free pages are given back while they are more than a quarter of those in use. A page in use at the end of the file has
 /// to be moved for that, which costs a page of delta.
-pub(super) fn shrink(conn: &Connection, rows: u64) -> rusqlite::Result<()> {
+pub(super) fn shrink(conn: &Connection, rows: u64, moves: Moves) -> rusqlite::Result<()> {
     if rows == 0 {
         // Nothing was changed: it would cost a put of its own.
         return Ok(());
@@ -27,7 +37,11 @@ pub(super) fn shrink(conn: &Connection, rows: u64) -> rusqlite::Result<()> {
     let size = pragma("PRAGMA page_count")?;
     let live = size.saturating_sub(free).max(1);
     // Most pages at the end of a file that is nearly empty are free: nothing moves when they go.
-    let most = (MOVES + rows / ROWS).saturating_mul(size / live);
+    let moves = match moves {
+        Moves::ByRows => MOVES + rows / ROWS,
+        Moves::Few => FEW,
+    };
+    let most = moves.saturating_mul(size / live);
     let steps = free.saturating_sub((live / 4).max(KEEP)).min(most);
     if steps > 0 {
         // The statement gives back a page a step, and stops when nobody steps it.

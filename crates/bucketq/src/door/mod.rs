@@ -100,8 +100,12 @@ pub(crate) enum Work {
     Op(Op),
     /// A commit that changes nothing, to settle what is before it (P9).
     Fence,
-    /// An archive object is listed and its jobs leave; without one, only what is too old leaves the list.
-    Archive(Option<Arc<Listing>>),
+    /// An archive object is listed and its jobs leave; without one, only what is too old leaves the list. It changes few
+    /// pages and frees many: unless it is `thorough`, those are given back by the commits that follow.
+    Archive {
+        listing: Option<Arc<Listing>>,
+        thorough: bool,
+    },
 }
 
 /// Where an op stands; decides between "surely not applied" and "unknown" when its caller gives up (P7).

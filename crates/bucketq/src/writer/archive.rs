@@ -161,8 +161,10 @@ impl Writer {
     fn archive_slot(&mut self, listing: Option<Arc<Listing>>) -> Slot {
         let (tx, rx) = oneshot::channel();
         self.archiver.listing = Some((listing.clone(), rx));
+        // Others may be at work while the archive is written by itself; who asks for it wants the pages back.
+        let thorough = !self.archiver.orders.is_empty();
         Slot {
-            work: Work::Archive(listing),
+            work: Work::Archive { listing, thorough },
             wait: Wait::No,
             arrived: self.env.monotonic(),
             stage: Arc::default(),

@@ -236,6 +236,6 @@ pub(super) fn payload_bytes(slot: &Slot) -> usize {
     }
     match &slot.work {
         crate::door::Work::Op(op) => of(op),
-        crate::door::Work::Fence | crate::door::Work::Archive(_) => 0,
+        crate::door::Work::Fence | crate::door::Work::Archive { .. } => 0,
     }
 }

@@ -237,7 +237,8 @@ impl Writer {
         let mut work = Work::default();
         self.put(&mut work, mail);
         self.take_waiting(&mut work);
-        let Work { slots, questions, exports, collections, archives, flushes, tasks, poll: _, wake: _ } = work;
+        let Work { slots, questions, exports, collections, archives, flushes, tasks, poll: _, wake: _ } =
+            work;
         let (fences, slots): (Vec<Slot>, Vec<Slot>) =
             slots.into_iter().partition(|slot| matches!(slot.work, door::Work::Fence));
         let carried = std::mem::take(&mut self.carry);
@@ -314,6 +315,6 @@ fn joining(slot: &Slot) -> u64 {
     }
     match &slot.work {
         door::Work::Op(op) => of(op),
-        door::Work::Fence | door::Work::Archive(_) => 0,
+        door::Work::Fence | door::Work::Archive { .. } => 0,
     }
 }

@@ -100,7 +100,7 @@ impl Writer {
             self.move_out(&attempt, &record, &mut head).await?;
         } else if self.wish.is_none() && self.uploads.may_start_segment(&head) && self.should_move_out(&head)
         {
-            self.uploads.start_segment(&head);
+            self.uploads.start_segment(&head, false);
         }
         Ok((head, record))
     }
@@ -143,7 +143,7 @@ impl Writer {
         let began = self.env.monotonic();
         for tries in 0.. {
             if !self.uploads.has_segment() {
-                self.uploads.start_segment(head);
+                self.uploads.start_segment(head, true);
             }
             let moved = self.uploads.poll(true).await;
             if head.segments.len() >= crate::head::MAX_SEGMENTS {

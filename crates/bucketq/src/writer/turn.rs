@@ -180,9 +180,15 @@ impl Writer {
                     // Small, or the gap that the winner leaves is over before the next put.
                     super::back_off(&self.env, self.pace.put / 8, self.pace.put / 4, losses.min(2)).await;
                     // Jobs that leave change many pages, and who takes long to build loses often: callers who came with
-                    // them, or since, do not wait for that again and again.
-                    let leave = |slot: &Slot| matches!(slot.work, door::Work::Archive(_));
-                    self.carry.extend(batch.extract_if(.., |slot| leave(slot)));
+                    // them, or since, do not wait for that again and again, and the next try moves no pages.
+                    let leaves = |slot: &mut Slot| match &mut slot.work {
+                        door::Work::Archive { thorough, .. } => {
+                            *thorough = false;
+                            true
+                        }
+                        _ => false,
+                    };
+                    self.carry.extend(batch.extract_if(.., leaves));
                 }
                 Pushed::NotApplied(error) => return fail(batch, &error),
                 Pushed::Unknown(error) => {
@@ -264,7 +270,10 @@ impl Writer {
                     outcomes.push(Ok(Outcome::Atomic(vec![])));
                     continue;
                 }
-                door::Work::Archive(listing) => {
+                door::Work::Archive { listing, thorough } => {
+                    if !thorough {
+                        db.move_few_pages();
+                    }
                     let floor = self.chain.head.gc_floor;
                     let done = wrong::archive(&self.options, db, listing.as_deref(), at, floor, &self.limits);
                     if db.poisoned() {
@@ -336,7 +345,7 @@ impl Writer {
                 continue;
             }
             // An archive object, or a job that is given back, comes from nobody who will call again.
-            released += usize::from(slot.reply.is_some() && !matches!(slot.work, door::Work::Archive(_)));
+            released += usize::from(slot.reply.is_some() && !matches!(slot.work, door::Work::Archive { .. }));
             let done = outcome.map(|outcome| Done { outcome, commit_seq, commit_ms, began });
             if let Some(Done { outcome: Outcome::Claimed(jobs), .. }) = respond(slot, done) {
                 Counters::add(&self.shared.counters.handed_back, jobs.len() as u64);
