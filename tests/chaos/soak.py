@@ -1,9 +1,8 @@
 """`make soak`: steady load for half an hour, with history, archive and collection on, and everything that could grow.
 
 Three processes, one in Rust and one on each face of Python, put jobs into one queue file on a real S3 server and work
-on them. Memory, the file, the bucket, requests and times are sampled from outside; when the first third of the run has
-filled what fills, all of them must be flat, as `flat.py` understands it. The last line is JSON; the exit code says
-whether all is well.
+on them. Memory, the file, the bucket, requests and times are sampled from outside, and judged when the first third of
+the run has filled what fills (`figures.py`). The last line is JSON; the exit code says whether all is well.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,8 @@ import boto3
 import botocore.client
 
 import bucketq
-from flat import BLOCKS, Tolerance, Trend, trend
+import figures
+from flat import BLOCKS
 from wire import BUCKET, SECRET, USER, Server
 
 HERE = Path(__file__).resolve().parent
@@ -36,11 +35,6 @@ PREFIX = "soak/jobs"
 SAMPLES = 30 * BLOCKS
 # Kinds of objects by what their keys go on with.
 KINDS = {"head": ".head", "base": ".base-", "segment": ".seg-", "archive": ".arch-"}
-# What fills in the beginning: the file up to its retention, the bucket up to its grace, memory with recent commits.
-FILLING = 1 / 3
-# How far a figure may be off its level and prove no growth: what is in use; what the system gave for it, what is
-# written and dropped in cycles, and usual times; and the rare times, which hang on what else the machine does.
-STEADY, SWINGING, RARE = 0.25, 0.5, 1.0
 # What each control run takes away, and what then must be found growing.
 BROKEN = {
     "collection": ("objects_", "bytes_"),
@@ -249,7 +243,7 @@ class Soak:
 
     def bucket(self) -> dict[str, float]:
         """Objects by kind as a LIST tells them, and how long a plain PUT takes at this moment."""
-        row = {f"{what}_{kind}": 0.0 for kind in [*KINDS, "other"] for what in ("objects", "bytes")}
+        row = {f"{what}_{kind}": 0.0 for kind in figures.OBJECTS for what in ("objects", "bytes")}
         for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=PREFIX):
             for one in page.get("Contents", ()):
                 rest = one["Key"].removeprefix(PREFIX)
@@ -313,92 +307,16 @@ class Soak:
         report = bucketq.check(self.url, **self.direct())
         self.wrong += [f"a check found {problem}" for problem in report.problems]
 
-    def counted(self) -> list[dict[str, float]]:
-        """The samples that are judged."""
-        begin = self.rows[-1]["t"] * FILLING
-        return [row for row in self.rows if row["t"] >= begin]
-
-    def judged(self) -> dict[str, Trend]:
-        """Every trend once all is filled."""
-        rows = self.counted()
-        before = self.rows[self.rows.index(rows[0]) - 1]
-        times = [row["t"] for row in rows]
-        found: dict[str, Trend] = {}
-
-        def add(
-            name: str,
-            value: Callable[[dict[str, float]], float],
-            share: float,
-            least: float,
-            level: Callable[[Sequence[float]], float] = statistics.fmean,
-        ) -> None:
-            found[name] = trend(times, [value(row) for row in rows], Tolerance(share, least), level)
-
-        # A base that is made, or a state that is built anew, takes or frees megabytes for a moment.
-        usual = statistics.median
-        for one in self.processes:
-            add(f"rss_mb_{one.name}", lambda r, n=one.name: r[f"rss_mb_{n}"], SWINGING, 1, usual)
-            # Told by processes whose allocator tells it.
-            if all(f"live_mb_{one.name}" in row for row in rows):
-                add(f"live_mb_{one.name}", lambda r, n=one.name: r[f"live_mb_{n}"], STEADY, 1, usual)
-            add(f"threads_{one.name}", lambda r, n=one.name: r[f"threads_{n}"], STEADY, 2, usual)
-            add(f"descriptors_{one.name}", lambda r, n=one.name: r[f"descriptors_{n}"], SWINGING, 4, usual)
-        add("pages", lambda r: r["pages"], STEADY, 10)
-        add("backlog", lambda r: r["backlog"], SWINGING, self.arguments.rate)
-        for kind in [*KINDS, "other"]:
-            add(f"objects_{kind}", lambda r, k=kind: r[f"objects_{k}"], SWINGING, 2)
-            add(f"bytes_{kind}", lambda r, k=kind: r[f"bytes_{k}"], SWINGING, 64 * 1024)
-        for what in ("puts", "gets", "lists", "deletes"):
-            # Of a stretch of time, not of one sample: a LIST comes once in many.
-            per_job = rates([before, *rows], what)
-            found[f"{what}_per_job"] = trend(times, per_job, Tolerance(SWINGING, 0.02))
-        for part, share in (("p50", SWINGING), ("p99", RARE)):
-            for op in ("enqueue", "ack"):
-                of = [f"{op}_{part}_ms_{one.name}" for one in self.processes]
-                mean = lambda r, of=of: statistics.fmean(r.get(o, 0.0) for o in of)
-                add(f"{op}_{part}_ms", mean, share, 5, usual)
-        add("enqueue_vs_plain_put", self.against_plain, SWINGING, 1, usual)
-        # What the median hides: how often the slowest hundredth of the calls of some process took over a second.
-        add("share_over_1s", self.slow, RARE, 0.25)
-        return found
-
-    def slow(self, row: dict[str, float]) -> float:
-        of = [f"{op}_p99_ms_{one.name}" for op in ("enqueue", "ack") for one in self.processes]
-        return float(any(row.get(o, 0.0) > 1000 for o in of))
-
-    def against_plain(self, row: dict[str, float]) -> float:
-        of = [row.get(f"enqueue_p50_ms_{one.name}", 0.0) for one in self.processes]
-        return statistics.fmean(of) / row["plain_put_ms"]
-
-
-def rates(rows: list[dict[str, float]], what: str) -> list[float]:
-    """Requests per job from each row to the next, with the jobs of the whole stretch: a sample may have few."""
-    jobs = (rows[-1]["jobs"] - rows[0]["jobs"]) / (len(rows) - 1)
-    return [(rows[i + 1][what] - rows[i][what]) / max(jobs, 1e-9) for i in range(len(rows) - 1)]
-
-
-def told(soak: Soak, trends: dict[str, Trend]) -> dict[str, Any]:
-    first, last = soak.counted()[0], soak.rows[-1]
-    jobs = last["jobs"] - first["jobs"]
-    return {
-        "seconds": round(last["t"]),
-        "seed": soak.arguments.seed,
-        "server": soak.server.name,
-        "jobs": int(last["jobs"]),
-        "jobs_s": round(jobs / (last["t"] - first["t"]), 2),
-        "puts_per_job": round((last["puts"] - first["puts"]) / jobs, 3),
-        "levels": {name: round(one.level, 3) for name, one in trends.items()},
-        "slopes": {f"{name}_per_hour": round(one.per_hour, 3) for name, one in trends.items()},
-        "uncertainty": {f"{name}_per_hour": round(one.error * 3600, 3) for name, one in trends.items()},
-        "flat": {name: one.flat for name, one in trends.items()},
-        "not_flat": [name for name, one in trends.items() if not one.flat],
-        "violations": len(soak.wrong),
-    }
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("programs", type=Path, help="where the programs `soak` and `counting` are")
+    parser.add_argument(
+        "programs",
+        type=Path,
+        nargs="?",
+        default=Path("target/debug"),
+        help="where the programs `soak` and `counting` are",
+    )
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--rate", type=float, default=60, help="jobs a second, of all processes together")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
@@ -406,7 +324,11 @@ def main() -> int:
         "--broken", choices=[*BROKEN], help="take this away: the run fails if that is noticed not"
     )
     parser.add_argument("--series", type=Path, help="write every sample to this file, a line of JSON each")
+    parser.add_argument("--judge", type=Path, help="run nothing: judge the samples kept in this file")
     arguments = parser.parse_args()
+    if arguments.judge:
+        rows = [json.loads(line) for line in arguments.judge.read_text().splitlines()]
+        return judge(rows, arguments, {}, [])
     what = f", without {arguments.broken}" if arguments.broken else ""
     print(
         f"{arguments.seconds:.0f} s at {arguments.rate:.0f} jobs/s{what}, seed {arguments.seed}", flush=True
@@ -416,22 +338,24 @@ def main() -> int:
         asyncio.run(soak.go())
     if arguments.series:
         arguments.series.write_text("".join(f"{json.dumps(row)}\n" for row in soak.rows))
-    trends = soak.judged()
-    print(f"{'after a third of the run':26} {'level':>12} {'an hour':>12} {'+-':>10} {'a day':>9}")
-    for name, one in trends.items():
-        verdict = "" if one.flat else "  GROWS" if one.grows else "  CANNOT TELL"
-        print(
-            f"{name:26} {one.level:12.2f} {one.per_hour:12.2f} {one.error * 3600:10.2f} {one.day_share:8.0%}{verdict}"
-        )
-    for line in soak.wrong:
+    about = {"seed": arguments.seed, "server": soak.server.name}
+    return judge(soak.rows, arguments, about, soak.wrong)
+
+
+def judge(
+    rows: list[figures.Row], arguments: argparse.Namespace, about: dict[str, Any], wrong: list[str]
+) -> int:
+    found = figures.trends(rows, arguments.rate)
+    print(figures.table(found))
+    for line in wrong:
         print(line)
-    found = told(soak, trends)
-    print(json.dumps(found))
-    growing = [name for name, one in trends.items() if one.grows]
+    told = about | figures.told(rows, found) | {"violations": len(wrong)}
+    print(json.dumps(told))
     if arguments.broken:
+        growing = [name for name, one in found.items() if one.grows]
         caught = any(name.startswith(BROKEN[arguments.broken]) for name in growing)
         return 0 if caught else 1
-    return 1 if found["not_flat"] or soak.wrong else 0
+    return 1 if told["failed"] or wrong else 0
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ SECOND = 10**9
 def chaos():
     sys.path.insert(0, str(HERE))
     try:
-        return SimpleNamespace(**{name: importlib.import_module(name) for name in ("check", "heads", "flat")})
+        return SimpleNamespace(
+            **{name: importlib.import_module(name) for name in ("check", "heads", "flat", "figures")}
+        )
     finally:
         sys.path.remove(str(HERE))
 
@@ -290,3 +292,48 @@ def test_a_block_may_stand_for_its_median_where_single_samples_lie_far_off(chaos
         for level in (statistics.fmean, statistics.median)
     ]
     assert flat == [False, True]
+
+
+def soaked(figures, **growing):
+    """Samples of half an hour; what is named grows by so much in that time, or swings by (so much,)."""
+    names = ("rust", "python", "aio")
+    level = {
+        f"{what}_{one}": 50.0 for what in ("rss_mb", "live_mb", "threads", "descriptors") for one in names
+    }
+    level |= {
+        f"{op}_{part}_ms_{one}": 20.0 for op in ("enqueue", "ack") for part in ("p50", "p99") for one in names
+    }
+    level |= {f"{what}_{kind}": 100.0 for what in ("objects", "bytes") for kind in figures.OBJECTS}
+    level |= {"pages": 900.0, "backlog": 600.0, "plain_put_ms": 4.0}
+    rows = []
+    for n in range(360):
+        row = {"t": 5.0 * (n + 1)} | level
+        row |= {
+            what: rate * n for what, rate in (("jobs", 300), ("puts", 800), ("gets", 500), ("deletes", 90))
+        }
+        row["lists"] = float(n // 50)
+        for name, by in growing.items():
+            row[name] += by[0] * (n // 20 * 7919 % 101) / 101 if isinstance(by, tuple) else by * n / 360
+        rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("growing", "failed"),
+    [
+        ({}, []),
+        ({"live_mb_python": 30}, ["live_mb_python"]),
+        ({"objects_segment": 100}, ["objects_segment"]),
+        ({"puts": 200_000}, []),
+        ({"deletes": (400_000,)}, ["deletes_per_job"]),
+        ({"bytes_archive": (5e7,)}, ["bytes_archive"]),
+        # What cannot be told of times is no fault, and what is certain is one.
+        ({"ack_p99_ms_aio": (9_000,)}, []),
+        (
+            {f"enqueue_p50_ms_{one}": 50 for one in ("rust", "python", "aio")},
+            ["enqueue_p50_ms", "enqueue_vs_plain_put"],
+        ),
+    ],
+)
+def test_a_soak_fails_for_what_grows_and_for_what_a_leak_could_hide_in(chaos, growing, failed):
+    assert chaos.figures.failed(chaos.figures.trends(soaked(chaos.figures, **growing), 60)) == failed
