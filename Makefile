@@ -64,7 +64,7 @@ chaos: develop  ## Real processes, a real server and every fault there is, for S
 	$(CARGO) build --locked --bin chaos
 	$(VENV)/bin/python tests/chaos/run.py "$${CARGO_TARGET_DIR:-target}/debug/chaos" --seconds $(SECS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-soak: develop  ## Steady load for SECS seconds (default 1800): nothing may grow, not memory, file, bucket, requests or times; JSON on the last line
+soak: develop  ## Steady load for SECS seconds (default 1800): memory, file, bucket and requests must be flat, times not grow; JSON on the last line
 	@.ci/tools minio || true
 	$(CARGO) build --locked --bin soak --bin counting
 	$(VENV)/bin/python tests/chaos/soak.py "$${CARGO_TARGET_DIR:-target}/debug" --seconds $(if $(filter file,$(origin SECS)),1800,$(SECS)) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -1,122 +1,39 @@
-"""The figures of a soak: what is made of its samples, and how flat each of them has to be. See `flat.py`.
-
-What a leak would show in must be flat for certain: memory, threads and descriptors, the file, the bucket, requests per
-job. Times of calls hang on what else the machine does, so that no run can promise that they are flat: they must not be
-growing for certain. Whether they are flat is told all the same.
-"""
+"""What is counted of a run, from its diaries and the log of its faults."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections import defaultdict
 
-from flat import Tolerance, Trend, trend
-
-Row = dict[str, float]
-
-OBJECTS = ("head", "base", "segment", "archive", "other")
-# What fills in the beginning: the file up to its retention, the bucket up to its grace, memory with recent commits.
-FILLING = 1 / 3
-# How far a figure may be off its level and prove no growth: what is in use; what the system gave for it, what is
-# written and dropped in cycles, and usual times; and the rare times.
-STEADY, SWINGING, RARE = 0.25, 0.5, 1.0
-TIMES = ("enqueue_", "ack_", "share_over_")
+import faults
+from check import Call, Diaries
+from diary import now
 
 
-def counted(rows: list[Row]) -> list[Row]:
-    """The samples that are judged."""
-    begin = rows[-1]["t"] * FILLING
-    return [row for row in rows if row["t"] >= begin]
+def seat_kind(call: Call) -> str:
+    return call.process.rpartition("-")[0].rstrip("0123456789")
 
 
-def trends(rows: list[Row], rate: float) -> dict[str, Trend]:
-    """Every trend once all is filled, of a run at this many jobs a second."""
-    names = [key.removeprefix("rss_mb_") for key in rows[0] if key.startswith("rss_mb_")]
-    judged = counted(rows)
-    before = rows[rows.index(judged[0]) - 1]
-    times = [row["t"] for row in judged]
-    found: dict[str, Trend] = {}
-
-    def add(
-        name: str,
-        value: Callable[[Row], float],
-        share: float,
-        least: float,
-        level: Callable[[Sequence[float]], float] = statistics.fmean,
-    ) -> None:
-        found[name] = trend(times, [value(row) for row in judged], Tolerance(share, least), level)
-
-    # A base that is made, or a state that is built anew, takes or frees megabytes for a moment.
-    usual = statistics.median
-    for one in names:
-        add(f"rss_mb_{one}", lambda r, n=one: r[f"rss_mb_{n}"], SWINGING, 1, usual)
-        # Told by processes whose allocator tells it.
-        if all(f"live_mb_{one}" in row for row in judged):
-            add(f"live_mb_{one}", lambda r, n=one: r[f"live_mb_{n}"], STEADY, 1, usual)
-        add(f"threads_{one}", lambda r, n=one: r[f"threads_{n}"], STEADY, 2, usual)
-        add(f"descriptors_{one}", lambda r, n=one: r[f"descriptors_{n}"], SWINGING, 4, usual)
-    add("pages", lambda r: r["pages"], STEADY, 10)
-    add("backlog", lambda r: r["backlog"], SWINGING, rate)
-    for kind in OBJECTS:
-        add(f"objects_{kind}", lambda r, k=kind: r[f"objects_{k}"], SWINGING, 2)
-        add(f"bytes_{kind}", lambda r, k=kind: r[f"bytes_{k}"], SWINGING, 64 * 1024)
-    for what in ("puts", "gets", "lists", "deletes"):
-        # Of a stretch of time, not of one sample: a LIST comes once in many.
-        per_job = rates([before, *judged], what)
-        found[f"{what}_per_job"] = trend(times, per_job, Tolerance(SWINGING, 0.02))
-    for part, share in (("p50", SWINGING), ("p99", RARE)):
-        for op in ("enqueue", "ack"):
-            add(f"{op}_{part}_ms", lambda r, o=op, p=part: mean(r, f"{o}_{p}_ms_", names), share, 5, usual)
-    add(
-        "enqueue_vs_plain_put",
-        lambda r: mean(r, "enqueue_p50_ms_", names) / r["plain_put_ms"],
-        SWINGING,
-        1,
-        usual,
-    )
-    # What the median hides: how often the slowest hundredth of the calls of some process took over a second.
-    slow = [f"{op}_p99_ms_{one}" for op in ("enqueue", "ack") for one in names]
-    add("share_over_1s", lambda r: float(any(r.get(key, 0.0) > 1000 for key in slow)), RARE, 0.25)
-    return found
+def wrong_clock(call: Call) -> bool:
+    """The wall clock of the process was far from that of the machine, both against the steady clock."""
+    here = time.time_ns() - now()
+    return abs(call.facts["w"] * 1_000_000 - call.asked - here) > 30e9
 
 
-def mean(row: Row, figure: str, names: Sequence[str]) -> float:
-    return statistics.fmean(row.get(f"{figure}{one}", 0.0) for one in names)
-
-
-def rates(rows: list[Row], what: str) -> list[float]:
-    """Requests per job from each row to the next, with the jobs of the whole stretch: a sample may have few."""
-    jobs = (rows[-1]["jobs"] - rows[0]["jobs"]) / (len(rows) - 1)
-    return [(rows[i + 1][what] - rows[i][what]) / max(jobs, 1e-9) for i in range(len(rows) - 1)]
-
-
-def failed(found: dict[str, Trend]) -> list[str]:
-    """What was to be flat and is not."""
-    return [name for name, one in found.items() if one.grows or (one.vague and not name.startswith(TIMES))]
-
-
-def table(found: dict[str, Trend]) -> str:
-    lines = [f"{'after a third of the run':26} {'level':>12} {'an hour':>12} {'+-':>10} {'a day':>9}"]
-    for name, one in found.items():
-        verdict = "" if one.flat else "  GROWS" if one.grows else "  CANNOT TELL"
-        numbers = f"{one.level:12.2f} {one.per_hour:12.2f} {one.error * 3600:10.2f} {one.day_share:8.0%}"
-        lines.append(f"{name:26} {numbers}{verdict}")
-    return "\n".join(lines)
-
-
-def told(rows: list[Row], found: dict[str, Trend]) -> dict[str, object]:
-    """For the last line."""
-    first, last = counted(rows)[0], rows[-1]
-    jobs = last["jobs"] - first["jobs"]
+def recovery(log: faults.Log, diaries: Diaries) -> dict[str, dict[str, float]]:
+    """From the end of a fault to the first answer to something asked after it, by those whom it struck."""
+    answers: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for call in diaries.calls:
+        if call.ok and call.answered is not None:
+            answers[call.process.rpartition("-")[0]].append((call.asked, call.answered))
+    times: defaultdict[str, list[float]] = defaultdict(list)
+    for one in log.struck:
+        theirs = answers[one.seat] if one.seat else [a for all_of_it in answers.values() for a in all_of_it]
+        after = [answered for asked, answered in theirs if asked >= one.end]
+        if one.end and after:
+            times[one.name].append((min(after) - one.end) / 1e9)
     return {
-        "seconds": round(last["t"]),
-        "jobs": int(last["jobs"]),
-        "jobs_s": round(jobs / (last["t"] - first["t"]), 2),
-        "puts_per_job": round((last["puts"] - first["puts"]) / jobs, 3),
-        "levels": {name: round(one.level, 3) for name, one in found.items()},
-        "slopes": {f"{name}_per_hour": round(one.per_hour, 3) for name, one in found.items()},
-        "uncertainty": {f"{name}_per_hour": round(one.error * 3600, 3) for name, one in found.items()},
-        "flat": {name: one.flat for name, one in found.items()},
-        "not_flat": [name for name, one in found.items() if not one.flat],
-        "failed": failed(found),
+        name: {"median": round(statistics.median(t), 3), "worst": round(max(t), 3)}
+        for name, t in sorted(times.items())
     }

@@ -10,7 +10,7 @@ use bucketq::op::Op;
 use bucketq::store::{Memory, Store};
 use bucketq::{Env, Fsync, Host, Mode, Options, Payload, QueueFile, Result, State};
 use bucketq_tests::clock::{TestClock, now, pass};
-use bucketq_tests::given::{NAME, object, on_puppet, puppet};
+use bucketq_tests::given::{NAME, inline, object, on_puppet, puppet};
 
 use crate::kit::{Busy, drain, fill, garbage, hasty, head, noise, referred};
 
@@ -228,5 +228,21 @@ async fn a_commit_that_finds_no_room_for_its_segment_waits_for_a_base() -> Resul
     let now = head(&store).await?;
     assert!(now.base.len > 0 && now.segments.len() == 1, "{} segments", now.segments.len());
     assert_eq!(file.stats(None).await?.queues[0].counts[&State::Ready], 6 * (commits + 1));
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_commits_leave_few_segments_and_need_no_base_for_that() -> Result<()> {
+    let (puppet, file) = puppet(Options { base_after: 1 << 30, ..inline() }).await?;
+    let (mut most, mut large) = (0, 0);
+    for i in 0..120 {
+        file.queue("q")?.enqueue(noise(i, 230_000)).await?;
+        let now = head(puppet.beneath()).await?;
+        assert_eq!(now.base.len, 0, "a base although the log is short, with {} segments", now.segments.len());
+        most = most.max(now.segments.len());
+        large = now.segments.iter().filter(|s| s.len > 1_500_000).count();
+    }
+    assert!(most < 40, "{most} segments");
+    assert!(large >= 10, "{large} merged ones");
     file.close().await
 }

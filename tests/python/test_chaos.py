@@ -22,7 +22,7 @@ def chaos():
     sys.path.insert(0, str(HERE))
     try:
         return SimpleNamespace(
-            **{name: importlib.import_module(name) for name in ("check", "heads", "flat", "figures")}
+            **{name: importlib.import_module(name) for name in ("check", "heads", "flat", "steady", "run")}
         )
     finally:
         sys.path.remove(str(HERE))
@@ -294,7 +294,7 @@ def test_a_block_may_stand_for_its_median_where_single_samples_lie_far_off(chaos
     assert flat == [False, True]
 
 
-def soaked(figures, **growing):
+def soaked(steady, **growing):
     """Samples of half an hour; what is named grows by so much in that time, or swings by (so much,)."""
     names = ("rust", "python", "aio")
     level = {
@@ -303,7 +303,7 @@ def soaked(figures, **growing):
     level |= {
         f"{op}_{part}_ms_{one}": 20.0 for op in ("enqueue", "ack") for part in ("p50", "p99") for one in names
     }
-    level |= {f"{what}_{kind}": 100.0 for what in ("objects", "bytes") for kind in figures.OBJECTS}
+    level |= {f"{what}_{kind}": 100.0 for what in ("objects", "bytes") for kind in steady.OBJECTS}
     level |= {"pages": 900.0, "backlog": 600.0, "plain_put_ms": 4.0}
     rows = []
     for n in range(360):
@@ -336,4 +336,4 @@ def soaked(figures, **growing):
     ],
 )
 def test_a_soak_fails_for_what_grows_and_for_what_a_leak_could_hide_in(chaos, growing, failed):
-    assert chaos.figures.failed(chaos.figures.trends(soaked(chaos.figures, **growing), 60)) == failed
+    assert chaos.steady.failed(chaos.steady.trends(soaked(chaos.steady, **growing), 60)) == failed

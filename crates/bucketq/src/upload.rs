@@ -28,8 +28,8 @@ const SHRUNK: u64 = 2;
 const OVERDUE: u64 = 2;
 /// Bytes of pages that take some milliseconds to compress.
 const SMALL: u64 = 4 * 1024 * 1024;
-/// Segments from which on they are merged although somebody waits.
-const SEGMENTS_MERGE: usize = 32;
+/// Segments of one size from which on they are merged although somebody waits.
+const HURRIED: usize = 8;
 /// Segments at which a base is made although the log is short.
 const SEGMENTS_HIGH: usize = 48;
 
@@ -198,20 +198,28 @@ impl Uploads {
 
     /// Start moving the tail of `head` out, with the small segments before it whose records are at hand. Its newest
     /// commit may be unsettled: if it loses, [`Uploads::lost`] drops the segment. In a `hurry` somebody waits for it, and
-    /// the small ones stay until the next, as long as there is room for them.
+    /// it is merged only with many of its own size.
     pub fn start_segment(&mut self, head: &Head, hurry: bool) {
         let Some(last) = head.tail.last() else { return };
         let mut records: Vec<Record> = head.tail.clone();
         let mut bytes: u64 = records.iter().map(|r| r.encoded_len() as u64).sum();
         let mut left = head.segments.as_slice();
-        if hurry && left.len() < SEGMENTS_MERGE {
-            left = &[];
-        }
         // Four of one size become one of the next: the references stay few and each record is written a few times.
         loop {
-            let alike = left.iter().rev().take_while(|s| tier(u64::from(s.len)) <= tier(bytes)).count();
-            let merged: u64 = left[left.len() - alike..].iter().map(|s| u64::from(s.len)).sum();
-            if alike < 3 || bytes + merged > MERGED_MAX {
+            let of = |s: &SegmentRef| tier(u64::from(s.len));
+            let run = left.iter().rev().take_while(|s| of(s) <= tier(bytes));
+            if hurry && run.clone().filter(|s| of(s) == tier(bytes)).count() < HURRIED {
+                break;
+            }
+            let (mut alike, mut merged) = (0, 0);
+            for s in run {
+                if bytes + merged + u64::from(s.len) > MERGED_MAX {
+                    break;
+                }
+                alike += 1;
+                merged += u64::from(s.len);
+            }
+            if alike < 3 {
                 break;
             }
             let from = left[left.len() - alike].from;

@@ -1,7 +1,7 @@
 //! Giving back the pages that a drained file no longer needs, a few in each commit that changes something anyway.
 //!
-//! Called at the end of a transaction. What is given back is a function of the state and of the rows changed, so a batch
-//! that runs again does the same again. docs/decisions/0010-vacuum.md has the reasons for the numbers.
+//! Called at the end of a transaction. What is given back is a function of the state, of the rows changed and of how many
+//! pages may move for them. docs/decisions/0010-vacuum.md has the reasons for the numbers.
 
 use rusqlite::Connection;
 

@@ -101,10 +101,10 @@ pub(crate) enum Work {
     /// A commit that changes nothing, to settle what is before it (P9).
     Fence,
     /// An archive object is listed and its jobs leave; without one, only what is too old leaves the list. It changes few
-    /// pages and frees many: unless it is `thorough`, those are given back by the commits that follow.
+    /// pages and frees many: unless it is `tidy`, those are given back by the commits that follow.
     Archive {
         listing: Option<Arc<Listing>>,
-        thorough: bool,
+        tidy: bool,
     },
 }
 

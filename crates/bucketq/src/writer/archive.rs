@@ -47,8 +47,8 @@ pub(super) struct Archiver {
     listing: Option<Listed>,
     /// Who waits for this pass.
     orders: Vec<Order>,
-    /// Some of them came after it had begun: that it finds nothing tells them nothing.
-    late: bool,
+    /// Who came after it had begun: that it finds nothing tells them nothing.
+    late: Vec<Order>,
     /// When it was last looked for what is due by time.
     looked: Option<Instant>,
     /// Commits of this writer when it was last looked at all.
@@ -66,7 +66,7 @@ impl Archiver {
             making: None,
             listing: None,
             orders: vec![],
-            late: false,
+            late: vec![],
             looked: None,
             commits: 0,
             rest: None,
@@ -91,11 +91,16 @@ impl Archiver {
         }
     }
 
+    /// Answer who waits for this pass; and who came later, unless it is that there is nothing.
     fn tell(&mut self, told: &Result<Pass>) {
-        self.late = false;
-        for order in self.orders.drain(..) {
+        let late = if matches!(told, Ok(Pass::Nothing)) { vec![] } else { std::mem::take(&mut self.late) };
+        for order in self.orders.drain(..).chain(late) {
             let _ = order.send(told.clone());
         }
+    }
+
+    fn is_asked(&self) -> bool {
+        !self.orders.is_empty() || !self.late.is_empty()
     }
 }
 
@@ -127,7 +132,7 @@ impl Writer {
         let at_end = reader.as_ref().is_some_and(|r| r.made > 0);
         match made {
             Ok(Some(listing)) => {
-                let more = listing.object.jobs >= ENOUGH || !self.archiver.orders.is_empty();
+                let more = listing.object.jobs >= ENOUGH || self.archiver.is_asked();
                 if more && !broken::is(&self.options, Broken::LeaveBeforeListed) {
                     // The next object is made while this one is listed: of a state without these jobs.
                     self.start_archive(Some(&listing), reader);
@@ -140,7 +145,6 @@ impl Writer {
                 self.start_archive(listed.as_deref(), None);
                 None
             }
-            Ok(None) if self.archiver.late => None,
             // Who asks has what is too old given up as well.
             Ok(None) if !self.archiver.orders.is_empty() && self.archives_too_old() => {
                 Some(self.archive_slot(None))
@@ -162,9 +166,9 @@ impl Writer {
         let (tx, rx) = oneshot::channel();
         self.archiver.listing = Some((listing.clone(), rx));
         // Others may be at work while the archive is written by itself; who asks for it wants the pages back.
-        let thorough = !self.archiver.orders.is_empty();
+        let tidy = self.archiver.is_asked();
         Slot {
-            work: Work::Archive { listing, thorough },
+            work: Work::Archive { listing, tidy },
             wait: Wait::No,
             arrived: self.env.monotonic(),
             stage: Arc::default(),
@@ -175,8 +179,10 @@ impl Writer {
     /// Answer those who waited for the object of this turn, and begin the next if there is reason to.
     pub(super) async fn archive(&mut self, orders: Vec<Order>) {
         self.archive_listed();
-        self.archiver.late |= !orders.is_empty();
-        self.archiver.orders.extend(orders);
+        self.archiver.late.extend(orders);
+        for waiting in [&mut self.archiver.orders, &mut self.archiver.late] {
+            waiting.retain(|order| !order.is_closed());
+        }
         if let Some(error) = self.halted.clone() {
             self.archiver.making = None;
             self.archiver.tell(&Err(error));
@@ -185,7 +191,8 @@ impl Writer {
         if self.archiver.making.is_some() || self.archiver.listing.is_some() {
             return;
         }
-        if std::mem::take(&mut self.archiver.late) {
+        if !self.archiver.late.is_empty() {
+            self.archiver.orders.append(&mut self.archiver.late);
             // Of the newest state: jobs of others leave too.
             match self.refresh().await {
                 Ok(_) => self.start_archive(None, None),

@@ -182,8 +182,8 @@ impl Writer {
                     // Jobs that leave change many pages, and who takes long to build loses often: callers who came with
                     // them, or since, do not wait for that again and again, and the next try moves no pages.
                     let leaves = |slot: &mut Slot| match &mut slot.work {
-                        door::Work::Archive { thorough, .. } => {
-                            *thorough = false;
+                        door::Work::Archive { tidy, .. } => {
+                            *tidy = false;
                             true
                         }
                         _ => false,
@@ -270,8 +270,8 @@ impl Writer {
                     outcomes.push(Ok(Outcome::Atomic(vec![])));
                     continue;
                 }
-                door::Work::Archive { listing, thorough } => {
-                    if !thorough {
+                door::Work::Archive { listing, tidy } => {
+                    if !tidy {
                         db.move_few_pages();
                     }
                     let floor = self.chain.head.gc_floor;
