@@ -71,9 +71,11 @@ def on_a_terminal(command, words, given):
         with suppress(OSError):  # Linux says so at the end.
             while part := os.read(leader, 4096):
                 shown += part
-                if b"[y/N]" in shown and given:
+                # The last space is written by whoever reads the answer: a Ctrl-C before that may wake up nobody.
+                if b"[y/N]: " in shown and given:
                     os.write(leader, given.encode())
                     given = ""
-        os.close(leader)
+        # A terminal that goes while the process still ends would hang up on it.
         code = process.wait(TIMEOUT)
+        os.close(leader)
     return code, shown.decode().replace("\r\n", "\n"), ""
