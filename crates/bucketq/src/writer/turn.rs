@@ -180,7 +180,7 @@ impl Writer {
                     // Small, or the gap that the winner leaves is over before the next put.
                     super::back_off(&self.env, self.pace.put / 8, self.pace.put / 4, losses.min(2)).await;
                     // Jobs that leave change many pages, and who takes long to build loses often: callers who came with
-                    // them, or since, do not wait for that again and again, and the next try moves no pages.
+                    // them, or since, do not wait for that again and again, and the next try moves few pages.
                     let leaves = |slot: &mut Slot| match &mut slot.work {
                         door::Work::Archive { tidy, .. } => {
                             *tidy = false;
