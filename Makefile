@@ -1,5 +1,5 @@
 # Every task of the project. `make` lists them; CI runs the same recipes through .ci/run.
-# The comment behind a target is its help, so keep it to what the reader gets.
+# The comment behind a target is its help, so it says only what the target does for the reader.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -7,26 +7,30 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
-# No -p where it can be helped: cargo then builds each dependency once, for the workspace as a whole.
+# Avoid -p: without it cargo builds each dependency once, for the whole workspace.
 CARGO ?= cargo
 SEEDS ?= 1000
 KILLS ?= 400
 SECS ?= 600
 INPUTS ?= 10000000
 VENV := .venv
+# `cargo test` with a time limit for each test, so that a hanging test fails alone. Not for documentation tests: with a
+# runner, rustdoc would run all examples in one process.
+LIMITED := --config 'target."cfg(all())".runner = ["$(PYTHON)", "$(CURDIR)/.ci/limited"]'
 
-.PHONY: help demo test test-python test-servers miri sim crash bench-engine bench-growth bench-lifecycle bench-local bench-python lint fmt deny tools clean prereqs servers develop
+.PHONY: help demo test test-python test-servers miri sim mutants crash bench-engine bench-growth bench-lifecycle bench-local bench-python lint fmt deny tools clean prereqs servers develop
 .PHONY: chaos soak fuzz supply bench-peers test-page fit-page wheel bench-contention bench-fit bench-spark
 
-help:  ## List what can be made
+help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
-demo: develop  ## Watch producers and workers on a queue file: one job fails, one worker is killed, both jobs come back
+demo: develop  ## Watch producers and workers on a queue file: one job fails, one worker is killed, both jobs run again
 	@$(VENV)/bin/python -m bucketq.demo $(ARGS)
 
-test: prereqs $(VENV)/.ready servers  ## Run every test of the project; sets up what it needs on a fresh machine
+test: prereqs $(VENV)/.ready servers  ## Run every test of the project; installs the packages it needs on a fresh machine
 	$(VENV)/bin/typos
-	$(CARGO) test --locked --workspace --no-fail-fast
+	$(CARGO) $(LIMITED) test --locked --workspace --no-fail-fast --lib --bins --tests
+	$(CARGO) test --locked --workspace --no-fail-fast --doc
 	@$(MAKE) test-python
 	.ci/page
 
@@ -37,7 +41,7 @@ develop: prereqs $(VENV)/.ready  ## Build the Python package (dev profile, some 
 	@echo 'building the Python package: some minutes at first, seconds later'
 	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --locked
 
-test-page:  ## Test the fit calculator's model and its page in Chromium; installs what it can, says what it skips
+test-page:  ## Test the fit calculator's model and its page in Chromium; installs packages if it can, names the tests it skips
 	.ci/page
 
 fit-page:  ## Build the fit calculator, fit-calculator/dist/index.html, and put it into the package; needs Node 20 and npm
@@ -46,30 +50,34 @@ fit-page:  ## Build the fit calculator, fit-calculator/dist/index.html, and put 
 wheel: prereqs $(VENV)/.ready fit-page  ## Build the wheel with the fit calculator's page in it, into dist/
 	$(VENV)/bin/maturin build --release --out dist
 
-test-servers: prereqs  ## Run the tests against real S3 servers behind a faulty network; says which server is missing
+test-servers: prereqs  ## Run the tests against real S3 servers behind a faulty network; names missing servers
 	@.ci/tools all || true
-	$(CARGO) test --locked --test servers --no-fail-fast
+	$(CARGO) $(LIMITED) test --locked --test servers --no-fail-fast
 
-miri: prereqs  ## Run the page store's tests under Miri; says so when there is no nightly toolchain with it
+miri: prereqs  ## Run the page store's tests under Miri; prints a note when no nightly toolchain has it
 	@.ci/miri
 
 sim: prereqs  ## Run the simulation over SEEDS seeds (default 1000); JSON on the last line
 	$(CARGO) run --locked --bin sim -- --seeds $(SEEDS)
 
+mutants: prereqs  ## Break each rule of the engine in a copy, run the tests that must notice; VARIANTS=name,name picks some; JSON on the last line
+	@.ci/mutants run --variants '$(VARIANTS)' $(ARGS)
+
 crash: prereqs  ## Kill KILLS processes at work (default 400), in a directory and on S3 servers; JSON on the last line
 	$(CARGO) run --locked --bin crash -- --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
-chaos: develop  ## Real processes, a real server and every fault there is, for SECS seconds (default 600); JSON on the last line
+chaos: develop  ## Run real processes on a real server under every kind of fault, for SECS seconds (default 600); JSON on the last line
 	@.ci/tools minio toxiproxy faketime || true
 	$(CARGO) build --locked --bin chaos
-	$(VENV)/bin/python tests/chaos/run.py "$${CARGO_TARGET_DIR:-target}/debug/chaos" --seconds $(SECS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	mutants=$$(.ci/mutants build chaos); \
+	$(VENV)/bin/python tests/chaos/run.py "$${CARGO_TARGET_DIR:-target}/debug/chaos" "$$mutants" --seconds $(SECS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-soak: develop  ## Steady load for SECS seconds (default 1800): memory, file, bucket and requests must be flat, times not grow; JSON on the last line
+soak: develop  ## Run a steady load for SECS seconds (default 1800): memory, file, bucket and requests must be flat, times must not grow; JSON on the last line
 	@.ci/tools minio || true
 	$(CARGO) build --locked --bin soak --bin counting
 	$(VENV)/bin/python tests/chaos/soak.py "$${CARGO_TARGET_DIR:-target}/debug" --seconds $(if $(filter file,$(origin SECS)),1800,$(SECS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-fuzz: prereqs  ## Give INPUTS inputs (default 10,000,000) to every decoder, URLs and settings; JSON on the last line
+fuzz: prereqs  ## Fuzz every decoder, URLs and settings with INPUTS inputs (default 10,000,000); JSON on the last line
 	$(CARGO) run --locked --bin fuzz -- --inputs $(INPUTS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench-engine: prereqs  ## Measure the engine, optimised build; JSON on the last line, see benches/README.md
@@ -78,14 +86,14 @@ bench-engine: prereqs  ## Measure the engine, optimised build; JSON on the last 
 bench-growth: prereqs  ## Measure opening, bases, shrinking, a million jobs, contention; JSON on the last line
 	$(CARGO) run --locked --release -p bucketq-benches --bin growth
 
-bench-lifecycle: prereqs  ## Measure what groups, dedup keys, policies and the archive cost, optimised build; JSON on the last line
+bench-lifecycle: prereqs  ## Measure the cost of groups, dedup keys, policies and the archive, optimised build; JSON on the last line
 	@for bin in lifecycle archive; do $(CARGO) run --locked --release -p bucketq-benches --bin $$bin | tail -n 1; done \
 		| $(PYTHON) -c 'import json, sys; print(json.dumps({k: v for line in sys.stdin for k, v in json.loads(line).items()}))'
 
 bench-local: prereqs  ## Measure Local mode on this machine's disk, optimised build; JSON on the last line
 	$(CARGO) run --locked --release -p bucketq-benches --bin local
 
-bench-python: prereqs $(VENV)/.ready  ## Measure what Python adds to the engine, optimised build; JSON on the last line
+bench-python: prereqs $(VENV)/.ready  ## Measure the overhead of Python over the engine, optimised build; JSON on the last line
 	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --locked --release
 	$(CARGO) build --locked --release -p bucketq-benches --bin callers
 	$(VENV)/bin/python benches/python.py "$${CARGO_TARGET_DIR:-target}/release/callers" $(ARGS)
@@ -94,7 +102,7 @@ bench-spark: prereqs $(VENV)/.ready  ## Measure Spark on an archive of five mill
 	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --locked --release
 	$(VENV)/bin/python benches/spark.py $(ARGS)
 
-bench-peers: prereqs $(VENV)/.ready  ## Compare with what people would use instead, a quarter of an hour; ARGS=--quick takes some minutes; JSON on the last line
+bench-peers: prereqs $(VENV)/.ready  ## Compare with other queues, a quarter of an hour; ARGS=--quick takes some minutes; JSON on the last line
 	@.ci/tools minio versitygw toxiproxy || true
 	@.ci/peers $(VENV)/peers
 	$(CARGO) build --locked --release -p bucketq-benches --bin counting --bin peer
@@ -129,17 +137,17 @@ deny:  ## Check dependencies for vulnerabilities, licences and sources; needs ca
 tools:  ## Install every test server into .tools with Go, Node and Python; MinIO alone takes minutes
 	.ci/tools all
 
-supply: prereqs $(VENV)/.ready  ## List licences and what sdist and wheel hold, ask the auditors that are there; JSON on the last line
+supply: prereqs $(VENV)/.ready  ## List licences and the contents of sdist and wheel, run the installed auditors; JSON on the last line
 	@$(VENV)/bin/python .ci/supply
 
 clean:  ## Remove everything built or installed here: build output, .venv and .tools
 	$(CARGO) clean
 	rm -rf $(VENV) .tools dist python/bucketq/*.so python/bucketq/fit.html fit-calculator/node_modules fit-calculator/dist fit-calculator/artefacts
 
-prereqs:  ## Say what is missing on this machine, one line each
+prereqs:  ## Name each missing tool of this machine, one line each
 	@PYTHON='$(PYTHON)' .ci/check-prereqs
 
-servers:  ## Install the S3 servers that every run of the tests starts, gofakes3, moto and s3rver; says what is missing
+servers:  ## Install the S3 servers that every test run starts, gofakes3, moto and s3rver; names missing tools
 	@.ci/tools gofakes3 moto s3rver || true
 
 # Rebuilt when the pinned versions change.

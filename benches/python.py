@@ -1,7 +1,7 @@
-"""How much does Python add to the engine? `make bench-python`; `--quick` only shows that it runs.
+"""Measure the overhead of Python over the engine. `make bench-python`; `--quick` only shows that it runs.
 
-A table with the aims goes to standard error, JSON to the last line of standard output. README.md says what each key
-means. The Rust side is the program `callers`; both take turns on stores of 25 ms, so that a slow moment hits both.
+A table with the aims goes to standard error, JSON to the last line of standard output. README.md explains each
+key. The Rust side is the program `callers`; both take turns on stores of 25 ms, so that a slow moment hits both.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Rust:
 
 
 class Count:
-    """Ops answered, and when to stop."""
+    """Ops that returned, and when to stop."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -61,14 +61,14 @@ class Count:
 
 
 def far() -> _native.File:
-    """A queue file behind a round trip, with a backlog."""
+    """Open a queue file behind a round trip, with a backlog."""
     file = _native.open_test({}, None, ROUND_TRIP_US).wait()
     bucketq.QueueFile(file, "bench").queue("bench").enqueue_many([os.urandom(PAYLOAD) for _ in range(100)])
     return file
 
 
 def with_threads(file: _native.File, callers: int, window: float) -> float:
-    """Ops a second of so many threads."""
+    """Return ops per second of this number of threads."""
     q, counts, stop = bucketq.Queue(file, "bench"), [0] * callers, threading.Event()
 
     def loop(me: int) -> None:
@@ -95,7 +95,7 @@ def with_threads(file: _native.File, callers: int, window: float) -> float:
 
 
 def with_tasks(file: _native.File, callers: int, window: float) -> float:
-    """Ops a second of so many tasks."""
+    """Return ops per second of this number of tasks."""
     q, count = aio.Queue(file, "bench"), Count()
 
     async def loop() -> None:
@@ -122,7 +122,7 @@ def with_tasks(file: _native.File, callers: int, window: float) -> float:
 
 
 def efficiency(rust: Rust, run: Callable[..., float], callers: int, window: float, rounds: int) -> float:
-    """Ops a second over those of Rust with as many callers, taking turns."""
+    """Return ops per second over those of Rust with as many callers, taking turns."""
     file = far()
     pairs = [(run(file, callers, window), rust.ops_s(callers, window)) for _ in range(rounds)]
     file.close().wait()
@@ -130,12 +130,12 @@ def efficiency(rust: Rust, run: Callable[..., float], callers: int, window: floa
 
 
 def least(measure: Callable[[], float], times: int) -> float:
-    """The least of several, which the rest of the machine has disturbed least."""
+    """Return the lowest of several measurements: the one that the rest of the machine disturbed least."""
     return min(measure() for _ in range(times))
 
 
 def call_overhead_us(calls: int) -> float:
-    """A blocking call that asks the engine for nothing but an answer."""
+    """Measure a blocking call without any work in the engine."""
     file = _native.open_test({}).wait()
 
     def once() -> float:
@@ -150,7 +150,7 @@ def call_overhead_us(calls: int) -> float:
 
 
 def async_overhead_us(calls: int, tasks: int = 64) -> float:
-    """The same awaited, by many tasks at once."""
+    """Measure the same call awaited, by many tasks at once."""
     file = _native.open_test({}).wait()
 
     async def loop() -> None:
@@ -168,7 +168,7 @@ def async_overhead_us(calls: int, tasks: int = 64) -> float:
 
 
 def enqueue_many_cpu_s() -> float:
-    """Processor time of ten thousand small jobs, all threads of the process together."""
+    """Measure the processor time of enqueueing ten thousand small jobs, all threads of the process together."""
     with bucketq.QueueFile(_native.open_test({}).wait(), "many") as file:
         q = file.queue("q")
 
@@ -181,7 +181,7 @@ def enqueue_many_cpu_s() -> float:
 
 
 def import_ms(times: int) -> float:
-    """Processor time of importing the package in a fresh interpreter, less that of one that imports nothing."""
+    """Measure the processor time of importing the package in a fresh interpreter, minus that of an empty one."""
 
     def fresh(code: str) -> float:
         def once() -> float:

@@ -1,6 +1,6 @@
-"""What Spark makes of a queue file: reading, the pipeline, writing, working. JSON on the last line.
+"""Measure Spark on a queue file: reading, the pipeline, writing, working. JSON on the last line.
 
-An archive of finished jobs is made first: five queues, a daily rhythm, retries, dead jobs. See benches/README.md.
+First it writes an archive of finished jobs: five queues, a daily rhythm, retries, dead jobs. See benches/README.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bucketq import spark as bspark
 QUEUES = ("mail", "reports", "media", "billing", "sync")
 DAYS = 30
 DAY_MS = 86_400_000
-# Up to today, when the few jobs end that the archive's first objects are made of.
+# Up to today, when the few jobs end from which the archive's first objects are made.
 BEGIN = int(time.time() * 1000) // DAY_MS * DAY_MS - DAYS * DAY_MS
 OBJECT = 4096
 LEASE = 10.0
@@ -39,7 +39,7 @@ BATCH = 500
 
 
 def archive(path: Path, jobs: int, seed: int) -> None:
-    """A queue file whose archive lists so many lives, in objects as the engine writes them."""
+    """Make a queue file whose archive lists this number of runs, in objects as the engine writes them."""
     with bucketq.open(path) as file:
         for name in QUEUES:
             q = file.queue(name)
@@ -147,7 +147,7 @@ def lives(dice: Any, places: Any, finished: Any, queue: str, schema: pa.Schema) 
 
 
 class Memory:
-    """The most memory that this process and its children held at once, looked at five times a second."""
+    """The peak memory of this process and its children, sampled five times a second."""
 
     def __init__(self) -> None:
         self.peak_mb = 0.0
@@ -162,7 +162,7 @@ class Memory:
 def family(pid: int) -> list[int]:
     found = [pid]
     try:
-        # Spark starts Python from threads of its own, and each knows only its own children.
+        # Spark starts Python from threads of its own, and each thread knows only its own children.
         told = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
         return found
@@ -180,7 +180,7 @@ def held(pid: int) -> int:
 
 
 class Names:
-    """Objects that have ever lain beside a queue file: each was one PUT. Those put aside stay until a write's end."""
+    """Every object seen beside a queue file: each was one PUT. Staged ones stay until the end of a write."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -203,7 +203,7 @@ class Names:
 
 
 def work(deadly: int, told: str) -> Any:
-    """A function that does nothing, but with one job: whoever has that says so and waits for its end."""
+    """Return a function that does nothing, except for one job: there it says so and waits to be killed."""
 
     def one(job: Any) -> None:
         if job.attempt == 1 and job.data["n"] == deadly:
@@ -215,7 +215,7 @@ def work(deadly: int, told: str) -> Any:
 
 
 def pool(home: Path, name: str, jobs: int, kill: bool, told: dict[str, Any]) -> None:
-    """Four executors, each a process of its own, drain a queue; one of them is killed with its Python, or none."""
+    """Drain a queue with four executors, each a process of its own; kill one of them with its Python, or none."""
     path, holder = home / name, home / f"{name}-holder"
     with bucketq.open(path) as file:
         queue = file.queue("mail")
@@ -231,13 +231,13 @@ def pool(home: Path, name: str, jobs: int, kill: bool, told: dict[str, Any]) -> 
     )
     spark.sparkContext.setLogLevel("OFF")
     try:
-        # All four are there, and have Python.
+        # Wait until all four executors run and have Python.
         spark.range(0, 8, 1, 8).mapInPandas(lambda frames: frames, "id long").collect()
         killed: list[tuple[float, int]] = []
         end = threading.Event()
 
         def strike() -> None:
-            """Kill the executor whose function says that it is at work: it holds a batch, and has ended none of it."""
+            """Kill the executor whose function says that it runs: it has claimed a batch and finished none of it."""
             while not holder.exists():
                 if end.wait(0.02):
                     return
@@ -280,7 +280,7 @@ def pool(home: Path, name: str, jobs: int, kill: bool, told: dict[str, Any]) -> 
 
 
 def more_than_once(path: Path) -> int:
-    """Finished jobs that took more than one attempt."""
+    """Return the number of finished jobs that took more than one attempt."""
     found, after = 0, 0
     with bucketq.open(path) as file:
         while page := file.lives(queue="mail", after=after, limit=1000).lives:
@@ -321,7 +321,7 @@ def main() -> None:
     told: dict[str, Any] = {"jobs": given.jobs, "writes": given.writes, "work": given.work}
     try:
         seconds: dict[int, float] = {}
-        # The first is not told of: Java compiles what is to be measured.
+        # The first run is not reported: in it Java compiles the measured code.
         for jobs in (given.jobs // 50, given.jobs // 5, given.jobs):
             folder = home / f"{jobs}"
             folder.mkdir()

@@ -1,4 +1,4 @@
-// Bundle src/ into one file, dist/index.html, that asks nothing of any network.
+// Bundle src/ into one file, dist/index.html, that sends no network requests.
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";

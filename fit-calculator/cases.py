@@ -1,7 +1,7 @@
-"""Work out cases.json from the formulas of docs/fit.md, with 50 decimal digits (sheet.py).
+"""Calculate cases.json from the formulas of docs/fit.md, with 50 decimal digits (sheet.py).
 
 Run it by hand when a formula changes: python3 fit-calculator/cases.py. It calls none of the three models;
-they are tested against what it writes. Numbers are rounded to 15 digits; null stands for "without end".
+tests compare them with its output. Numbers are rounded to 15 digits; null means "without end".
 """
 
 import json
@@ -9,7 +9,7 @@ import pathlib
 
 from sheet import ENDLESS, D, evaluate
 
-# name, default, least, most, then "whole" or "above" (the least itself is refused)
+# name, default, minimum, maximum, then "whole" or "above" (the minimum itself is refused)
 INPUTS = """
 mutations 3 1 1000
 batch 10 1 4096
@@ -215,7 +215,7 @@ REFUSED = [
 
 
 def number(n):
-    """As JSON has it: 15 digits, no end as null."""
+    """Return the value for JSON: 15 digits, "without end" as null."""
     if isinstance(n, dict):
         return {k: number(x) for k, x in n.items()}
     if not isinstance(n, (D, int)) or isinstance(n, bool):

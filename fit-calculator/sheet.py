@@ -1,4 +1,4 @@
-"""The formulas of docs/fit.md with 50 decimal digits, names as there. Called by cases.py; calls no model."""
+"""The formulas of docs/fit.md with 50 decimal digits and the same names. Called by cases.py; calls no model."""
 
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, getcontext
 
@@ -9,7 +9,7 @@ MI = D(2) ** 20
 
 
 def amount(n):
-    """Three significant digits; halves go up."""
+    """Return three significant digits; round halves up."""
     if n == ENDLESS:
         return "any number"
     places = 0 if n >= 100 else 1 if n >= 10 else 2 if n >= 1 else 3 if n >= D("0.1") else 4
@@ -70,7 +70,7 @@ def plain(v):
 
 
 class Engine:
-    """One column of a sheet: each name as in docs/fit.md, worked out once."""
+    """One column of a sheet: each name as in docs/fit.md, calculated once."""
 
     def __init__(self, v):
         self.v = v

@@ -1,8 +1,8 @@
-"""One process of the comparison: so many callers in a closed loop of enqueue, claim, ack.
+"""One process of the comparison: a number of callers in a closed loop of enqueue, claim, ack.
 
-Usage: caller.py ORDERS, as `run.py` writes them. It opens the queue, says `ready`, and answers lines of its standard
-input with lines of JSON: `go` runs the loop, `drain` empties the queue, `wait S` waits for jobs, `left` tells what is
-there.
+Usage: caller.py ORDERS, as `run.py` writes them. It opens the queue, says `ready`, and replies to lines of its standard
+input with lines of JSON: `go` runs the loop, `drain` empties the queue, `wait S` waits for jobs, `left` lists the ids
+in the queue.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from adapters import ALL
 from peer import Peer
 
-# Longer than this no cell waits for its last calls.
+# Seconds that a cell waits for its last calls.
 PATIENCE = 5.0
 
 
 class Tally:
-    """What the callers of this process saw. Times and speed are those after the warm-up, all else is from the start."""
+    """The results of this process's callers. Times and speed are from after the warm-up, the rest from the start."""
 
     def __init__(self, orders: dict[str, Any]) -> None:
         self.callers: int = orders["callers"]
@@ -134,7 +134,7 @@ def with_threads(peer: Peer, tally: Tally) -> dict[str, Any]:
 
 
 def line() -> list[str]:
-    """The next command; none at the end."""
+    """Return the next command; empty at the end."""
     return sys.stdin.readline().split()
 
 

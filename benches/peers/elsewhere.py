@@ -1,4 +1,4 @@
-"""Queues that need no bucket: on a Redis, or on a disk of this machine."""
+"""Queues without a bucket: on a Redis, or on a disk of this machine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RedisQueue(Peer):
 
 
 class Handle:
-    """A claimed job of a peer that has no object with an id."""
+    """A claimed job of a peer whose jobs are not objects with an id."""
 
     __slots__ = ("id", "what")
 
@@ -77,7 +77,7 @@ class Huey(Peer):
         return self.huey.dequeue()
 
     def ack(self, task: Any) -> None:
-        # Taken out by the claim: there is nothing left to acknowledge.
+        # The claim already removed it: there is nothing left to acknowledge.
         self.huey.execute(task)
 
     def fill(self, jobs: int) -> None:
@@ -92,7 +92,7 @@ class Huey(Peer):
 
 
 def nothing(_: bytes) -> None:
-    """What a task of huey does."""
+    """The work of a huey task."""
 
 
 class PersistQueue(Peer):
@@ -126,7 +126,7 @@ class PersistQueue(Peer):
             self.enqueue(os.urandom(200))
 
     def left(self) -> list[str]:
-        # Of status ready, inited or being worked on.
+        # With status ready, inited or in progress.
         return [str(row["id"]) for row in self.queue.queue() if int(row["status"]) < 5]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Figures from rows: medians over the rounds, ratios within one run, and the keys that `make bench-peers` ends with."""
+"""Figures from rows: medians over the rounds, ratios within one run, and the last line of `make bench-peers`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 from adapters import ALL
 
 OURS = ("bucketq-rust", "bucketq", "bucketq-aio", "bucketq-local")
-# One caller's enqueue, and many callers', as Python has them.
+# The Python configurations that stand for one caller's enqueue, and for many callers' jobs per second.
 BLOCKING, AWAITED = "bucketq", "bucketq-aio"
 LATENCIES = (0, 25)
-# Among errors: the call was given up some seconds after the end.
+# The error of a call that was abandoned some seconds after the end.
 LATE = "never answered"
 
 
 def at(values: list[float], share: float) -> float | None:
-    """The value below which this share lies."""
+    """Return the value below which this share of the values lies."""
     if not values:
         return None
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
 class Figures:
-    """Rows of the first server, or of the one named."""
+    """The rows of the first server, or of a named one."""
 
     def __init__(self, measured: dict[str, Any], server: str | None = None) -> None:
         self.servers = list(dict.fromkeys(row["server"] for row in measured["rows"] if row["server"]))
@@ -55,7 +55,7 @@ class Figures:
         return statistics.median(found) if found else None
 
     def per_job(self, what: str, *cell: Any) -> float | None:
-        """Requests of a kind, or bytes both ways, for each acked job."""
+        """Return requests of a kind, or bytes both ways, per acked job."""
         found = [
             (row["sent"] + row["received"] if what == "bytes" else row["requests"].get(what, 0)) / row["jobs"]
             for row in self.get(*cell)
@@ -64,7 +64,7 @@ class Figures:
         return statistics.median(found) if found else None
 
     def fastest(self, *size: Any) -> tuple[str, float] | None:
-        """The fastest peer whose answers mean that it is on the server, and its jobs a second."""
+        """Return the fastest peer whose calls return once the change is on the server, and its jobs per second."""
         found = [(self.jobs_s(peer, *size), peer) for peer in self.peers if peer not in OURS]
         theirs = [(speed, peer) for speed, peer in found if speed and ALL[peer].remote and ALL[peer].durable]
         return max(theirs)[::-1] if theirs else None
@@ -80,7 +80,7 @@ class Figures:
         return sums
 
     def errors(self, late: bool) -> dict[str, int]:
-        """What callers were told; or how many calls were given up without an answer after the end."""
+        """Return the errors raised to callers; or with `late`, the calls abandoned without a reply after the end."""
         sums = dict.fromkeys(self.peers, 0)
         for row in self.rows:
             for name, count in row.get("errors", {}).items():
@@ -89,7 +89,7 @@ class Figures:
 
 
 def keys(measured: dict[str, Any]) -> dict[str, Any]:
-    """What the run ends with."""
+    """Return the keys of the last line."""
     f = Figures(measured)
     told: dict[str, Any] = {"latency_vs_raw_put": {}, "jobs_s_ratio_64": {}, "jobs_s_ratio_backlog_10000": {}}
     told["jobs_s_ratio_documented_64"], told["jobs_s_ratio_64_blocking"] = {}, {}

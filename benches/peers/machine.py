@@ -1,4 +1,4 @@
-"""Where it was measured, and of what."""
+"""The machine of a run, and the versions of what was measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from servers import tool
 
-# What each configuration needs installed, and what its version is that of.
+# For each configuration, the package it needs, whose version is reported.
 NEEDS = {
     "jqueue-direct": "jqueue",
     "jqueue-broker": "jqueue",
@@ -40,13 +40,13 @@ PACKAGES = [
 
 
 def machine() -> dict[str, str]:
-    """Where it is measured, and of what. The load is that before anything was started."""
+    """Describe the machine and the versions. The load is the one before anything was started."""
     found = {}
     for package in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     for server in ("minio", "versitygw", "toxiproxy"):
-        # `.ci/tools` notes there what it installed.
+        # `.ci/tools` writes the versions that it installed there.
         program = Path(tool(server) or "")
         with suppress(OSError):
             found[server] = (program.parents[1] / "stamp" / server).read_text().strip()

@@ -10,7 +10,7 @@ from peer import LEASE, Peer
 
 
 def settings(store: dict[str, str]) -> dict[str, Any]:
-    """bucketq's; every other one has its defaults."""
+    """Return bucketq's settings for this store; all others have their defaults."""
     return {
         "endpoint": store["endpoint"],
         "region": "us-east-1",
@@ -20,7 +20,7 @@ def settings(store: dict[str, str]) -> dict[str, Any]:
 
 
 class BucketqAio(Peer):
-    """bucketq, awaited."""
+    """bucketq, async."""
 
     async def open(self) -> None:
         from bucketq import aio
@@ -96,7 +96,7 @@ class Bucketq(Peer):
 
 
 class BucketqLocal(Bucketq):
-    """bucketq in Local mode, published every sixteen jobs. One process at a time owns the directory."""
+    """bucketq in Local mode, with a sync every sixteen jobs. One process at a time owns the directory."""
 
     durable, shared = False, False
 

@@ -1,9 +1,9 @@
-"""What every adapter has: the same three calls. `enqueue` answers an id, `claim` a handle with that id or None, `ack`
-ends it.
+"""The interface of every adapter: the same three calls. `enqueue` returns an id, `claim` a handle with that id or None,
+and `ack` finishes it.
 
-One class a configuration. `tasks` says whether callers are tasks of one loop or threads. `fill` brings in a backlog as
-fast as it can, before anything is measured; `left` tells the ids that are still in the queue afterwards; `wait` waits
-at most so long for a job, in the way its documentation has it.
+There is one class per configuration. `tasks` says whether callers are tasks of one loop or threads. `fill` enqueues a
+backlog as fast as it can, before the measurement; `left` returns the ids that are still in the queue afterwards; `wait`
+waits up to a number of seconds for a job, in the way the queue's documentation recommends.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ LEASE = 300
 
 
 class Peer:
-    """What every adapter has. `place` is the queue's own name or directory, `store` how to reach the server."""
+    """The base of every adapter. `place` is the queue's own name or directory, `store` how to reach the server."""
 
     tasks: ClassVar[bool] = True
-    # Whether it works on the server at all, or on this machine.
+    # Whether it works on the server, or on this machine.
     remote: ClassVar[bool] = True
-    # What it answered is in the store. Those that publish later are no match for those that do not.
+    # A call returns once the change is in the store. Queues that publish later are not compared with those that do not.
     durable: ClassVar[bool] = True
-    # Several processes may use it at once.
+    # Whether several processes may use it at once.
     shared: ClassVar[bool] = True
     # Seconds between two claims on an empty queue.
     poll: ClassVar[float] = 1.0
@@ -43,7 +43,7 @@ class Peer:
 
 
 class Polled(Peer):
-    """Asked again and again while the queue is empty."""
+    """An adapter that polls while the queue is empty."""
 
     async def wait(self, seconds: float) -> Any:
         await asyncio.sleep(min(self.poll, seconds))
@@ -51,7 +51,7 @@ class Polled(Peer):
 
 
 async def at_once(count: int, one: Callable[[], Awaitable[Any]]) -> None:
-    """So many calls, 64 of them at a time."""
+    """Make `count` calls, 64 of them at a time."""
     limit = asyncio.Semaphore(64)
 
     async def limited() -> None:

@@ -10,7 +10,7 @@ INK, GRID = "#222222", "#dddddd"
 
 
 def mark(x: float, y: float, colour: str, which: int) -> str:
-    """A dot, and around it a ring and a square, so that all of them show where they fall together."""
+    """Draw a dot, a ring around it or a square, so that all of them can be seen where they coincide."""
     if which == 2:
         box = f'x="{x - 9:.1f}" y="{y - 9:.1f}" width="18" height="18"'
         return f'<rect {box} fill="none" stroke="{colour}" stroke-width="1.5"/>'
@@ -25,7 +25,7 @@ def told(value: float) -> str:
 
 
 def dots(title: str, marks: list[str], rows: list[tuple[str, bool, list[list[float]]]]) -> str:
-    """A line for each row: its name, whether it is ours, and for each mark what was measured, round by round."""
+    """Draw a line per row: its name, whether it is bucketq, and for each mark the measurement of every round."""
     rows = [row for row in rows if any(any(values) for values in row[2])]
     every = [value for _, _, seen in rows for values in seen for value in values if value > 0] or [1.0]
     low, high = math.floor(math.log10(min(every))), math.ceil(math.log10(max(every)))

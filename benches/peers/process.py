@@ -1,4 +1,4 @@
-"""A caller process: orders at its start, then a line of JSON for each line it is told."""
+"""A caller process: gets its orders at the start, and replies with a line of JSON to each line of input."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Process:
         return json.loads(text)
 
     def said(self) -> str:
-        """The last line of its standard error."""
+        """Return the last line of its standard error."""
         self.log.seek(0)
         lines = self.log.read().decode(errors="replace").splitlines()
         return lines[-1][:200] if lines else "it said nothing"

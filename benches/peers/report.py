@@ -10,7 +10,7 @@ from adapters import ALL
 from figures import AWAITED, BLOCKING, LATE, LATENCIES, OURS, Figures
 
 BEGIN, END = "<!-- bench-peers: begin -->", "<!-- bench-peers: end -->"
-# What stands in the tables for each configuration.
+# The name of each configuration in the tables.
 WORDS = {
     "bucketq-rust": "bucketq, Rust",
     "bucketq": "bucketq, blocking",
@@ -27,7 +27,7 @@ WORDS = {
     "litequeue": "litequeue, local disk",
 }
 NOT_RUN = "not in this run"
-# Callers, processes, backlog, and what stands above their column.
+# Callers, processes, backlog, and the heading of their column.
 SIZES = {
     (1, 1, 0): "1 caller",
     (8, 1, 0): "8",
@@ -52,7 +52,7 @@ def number(value: float | None, digits: int = 1) -> str:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """Without the rows and columns in which there is nothing."""
+    """Return a table without its empty rows and columns."""
     kept = [n for n in range(len(head)) if n == 0 or any(row[n] for row in rows)]
     rows = [[row[n] for n in kept] for row in rows if any(row[1:])]
     lines = [[head[n] for n in kept], ["---"] * len(kept), *rows]
@@ -60,7 +60,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def spread(f: Figures, *cell: Any) -> str:
-    """The rounds, from the slowest to the fastest."""
+    """Return the rounds, from the slowest to the fastest."""
     seen = f.spread(*cell)
     if not seen:
         return "did not end" if f.cells[cell] else ""
@@ -68,15 +68,15 @@ def spread(f: Figures, *cell: Any) -> str:
 
 
 def by_size(f: Figures, latency: int) -> str:
-    """Jobs a second."""
+    """Return the table of jobs a second."""
     head = [f"jobs/s, {f.server}, {latency} ms", *SIZES.values()]
-    # What works on a local disk stands beside the first server.
+    # Queues on a local disk stand beside the first server.
     peers = f.peers if f.server == f.servers[0] and latency == 0 else remote(f)
     return table(head, [[word(peer), *(spread(f, peer, latency, *size) for size in SIZES)] for peer in peers])
 
 
 def latencies(f: Figures, callers: int) -> str:
-    """How long each call takes."""
+    """Return the table of how long each call takes."""
     ops = ("enqueue", "claim", "ack")
     who = "1 caller" if callers == 1 else f"{callers} callers"
     head = [f"ms, p50 / p99, {who}", *(f"{op}, {latency} ms" for latency in LATENCIES for op in ops)]
@@ -92,7 +92,7 @@ def latencies(f: Figures, callers: int) -> str:
 
 
 def requests(f: Figures) -> str:
-    """What each job asks of the store."""
+    """Return the table of requests for each job."""
     kinds = ("PUT", "GET", "LIST")
     who = {1: "1 caller", 64: "64 callers"}
     head = ["for each job, 25 ms", *(f"{kind}, {name}" for name in who.values() for kind in kinds)]
@@ -132,7 +132,7 @@ def harm(told: dict[str, Any], peers: list[str]) -> str:
 
 
 def winners(f: Figures) -> str:
-    """Where something that needs no bucket, or that publishes later, is ahead, and where a peer on the server is."""
+    """Return the cells in which a queue without a bucket, one that publishes later, or a peer beats bucketq."""
     lines = []
     for latency in LATENCIES:
         for size, name in SIZES.items():
@@ -164,7 +164,7 @@ AIMS = {
 
 
 def ratios(f: Figures, told: dict[str, Any], measured: dict[str, Any]) -> str:
-    """The aims that are ratios, and a word about those that rest on less than the others."""
+    """Return the aims that are ratios, and a remark about those that rest on fewer rounds."""
     rows: list[list[str]] = []
     thin: dict[tuple[int, int], list[str]] = {}
     near: dict[tuple[int, int], list[str]] = {}
@@ -203,7 +203,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def fewest(f: Figures, told: dict[str, Any]) -> str:
-    """The aims that are no ratios: bucketq beside the best of those whose answers mean that it is on the server."""
+    """Return the other aims: bucketq beside the best peer whose calls return once the change is on the server."""
     rows: list[list[str]] = []
     others = [peer for peer in f.peers if peer not in OURS and ALL[peer].remote and ALL[peer].durable]
     for key, what, unit, mine, cell in (
@@ -241,15 +241,15 @@ def section(measured: dict[str, Any], told: dict[str, Any]) -> str:
         ratios(f, told, measured),
         fewest(f, told),
         "## Jobs a second\n",
-        "The rounds stand in each field, the slower one first; one figure is one round. "
-        "What works on a local disk was run without a server, once for all.\n",
+        "Each field has one figure per round, the slowest first. "
+        "Queues on a local disk ran without a server, and only once.\n",
         "![jobs a second with 64 callers, 25 ms away](peers-64.svg)\n",
     ]
     parts += [by_size(Figures(measured, server), latency) for server in f.servers for latency in LATENCIES]
     parts += ["### Where something else is faster\n", winners(f)]
     parts += ["## How long a call takes\n", latencies(f, 1), latencies(f, 64)]
-    parts += ["## What the store is asked\n", "![KiB moved for each job](peers-bytes.svg)\n"]
-    parts += [requests(f), waiting(measured), "## What went wrong\n", harm(told, f.peers)]
+    parts += ["## Requests to the store\n", "![KiB moved for each job](peers-bytes.svg)\n"]
+    parts += [requests(f), waiting(measured), "## Errors, lost and doubled jobs\n", harm(told, f.peers)]
     if measured["not_run"]:
         why = "; ".join(f"{word(p)}: {why}" for p, why in measured["not_run"].items())
         parts.append(f"Not run: {why}.\n")
@@ -259,7 +259,7 @@ def section(measured: dict[str, Any], told: dict[str, Any]) -> str:
 
 
 def write(docs: Path, measured: dict[str, Any], told: dict[str, Any]) -> None:
-    """Put the section between its marks, and the plots beside the page."""
+    """Write the section between its marks, and the plots beside the page."""
     page = docs / "peers.md"
     before, _, rest = page.read_text().partition(BEGIN)
     after = rest.partition(END)[2]

@@ -1,8 +1,8 @@
-"""bucketq beside what people would use instead: `make bench-peers`; `--quick` takes some minutes and means less.
+"""Compare bucketq with its alternatives: `make bench-peers`; `--quick` takes some minutes and its figures mean less.
 
-Every configuration does the same work, interleaved: round after round, cell after cell, each in turn. What goes over
-the wire is counted by a proxy outside the libraries. Progress goes to standard error, JSON to the last line of standard
-output; with --report, docs/peers.md gets its tables and plots. README.md says what each key means.
+Every configuration does the same work, interleaved: round after round, cell after cell, each in turn. A proxy outside
+the libraries counts requests and bytes. Progress goes to standard error, JSON to the last line of standard
+output; with --report, docs/peers.md gets its tables and plots. README.md explains each key.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SETUP_TIMEOUT = 180.0
 LATE = 25.0
 # Bytes of the raw PUT.
 RAW = 16 * 1024
-# Closed loops run so long before anything is measured.
+# Seconds that a closed loop runs before the measurement.
 WARM = 0.5
 
 
@@ -46,7 +46,7 @@ class Cell:
 
     @staticmethod
     def parse(text: str) -> Cell:
-        """`64x1x0`: callers, processes, backlog."""
+        """Parse `64x1x0`: callers, processes, backlog."""
         callers, processes, backlog = (int(one) for one in text.split("x"))
         return Cell(callers, processes, backlog)
 
@@ -55,21 +55,21 @@ ONE, EIGHT, MANY, FOUR = Cell(1, 1, 0), Cell(8, 1, 0), Cell(64, 1, 0), Cell(1, 4
 BEHIND, FAR_BEHIND = Cell(64, 1, 1_000), Cell(64, 1, 10_000)
 FULL = [ONE, EIGHT, MANY, FOUR, BEHIND, Cell(1, 1, 10_000), FAR_BEHIND]
 SECOND = [ONE, MANY]
-# For those of whom more would tell nothing new: Local mode, and the engine itself.
+# For Local mode and the engine itself, whose other cells would show nothing new.
 SHORT = (ONE, MANY, FAR_BEHIND)
 QUICK = [ONE, MANY, FOUR, FAR_BEHIND]
 
 
 @dataclass
 class Place:
-    """What must be in a queue that several cells use one after the other, and what must never come back."""
+    """A queue used by several cells in turn: the ids it must still have, and the ids that must never come back."""
 
     owed: set[str]
     gone: set[str]
 
 
 class Bench:
-    """Everything that is measured, and with what."""
+    """All measurements, and the servers and programs for them."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
@@ -125,7 +125,7 @@ class Bench:
     def cell(self, store: Store, latency: int, name: str, cell: Cell, nth: int) -> None:
         self.count += 1
         remote = name not in ALL or ALL[name].remote
-        # A backlog is brought in once and kept by the cells that follow: each takes out what it puts in.
+        # The backlog is enqueued once and stays for the following cells: each removes as many jobs as it adds.
         place = f"{store.name}-{name}-{cell.backlog or f'cell{self.count}'}"
         seconds = self.arguments.seconds * (2 if cell.callers > 1 and cell.backlog > 1_000 else 1)
         row: dict[str, Any] = {
@@ -141,7 +141,7 @@ class Bench:
         try:
             if place in self.hopeless:
                 raise TimeoutError("its backlog could not be brought in")
-            # Backlogs are brought in without the latency.
+            # Backlogs are enqueued without the latency.
             store.slow(0)
             orders = {"place": place, "callers": cell.callers, "seconds": seconds}
             for number in range(cell.processes):
@@ -153,7 +153,7 @@ class Bench:
             store.slow(latency)
             row |= self.run(store, processes, seconds, known)
         except Exception as error:
-            # Whatever it is: the others must not suffer from it.
+            # Any error: the other cells must not suffer from it.
             row["failed"] = f"{type(error).__name__}: {error}"
             self.hopeless |= set() if known else {place}
         finally:
@@ -174,7 +174,7 @@ class Bench:
             process.say("go")
         told = [process.hear(WARM + seconds + LATE) for process in processes]
         after = store.counts()
-        # What was never answered may still be on its way.
+        # Calls that never returned may still be on their way.
         store.slow(0)
         there = left(processes[0])
         enqueued = [name for one in told for name in one["enqueued"]]
@@ -182,7 +182,7 @@ class Bench:
         acked = {name for one in told for name in one["acked"]}
         place.owed = (place.owed | set(enqueued)) - acked
         lost = place.owed - there - claimed.keys()
-        # A job that somebody had claimed comes back only when its lease ends, and no cell is as long as that.
+        # A claimed job comes back only when its lease ends, and no cell lasts that long.
         doubled = sum(times - 1 for times in claimed.values()) + len(place.gone & claimed.keys())
         place.owed -= lost
         place.gone |= acked
@@ -216,7 +216,7 @@ class Bench:
         }
 
     def rest(self, store: Store) -> None:
-        """Requests of one worker that waits for jobs, all of them in the same minute, each counted by itself."""
+        """Count each queue's requests while one worker waits for jobs; all queues are measured in the same minute."""
         seconds, waiting = self.arguments.waiting, {}
         store.slow(0)
         try:
@@ -249,7 +249,7 @@ class Bench:
                 process.end()
 
     def raw(self, store: Store, latency: int) -> float:
-        """A conditional PUT by bucketq's own client, of about what a commit uploads: its median in milliseconds."""
+        """Return the median milliseconds of a conditional PUT by bucketq's own client, about the size of a commit."""
         import bucketq
 
         store.slow(latency)
@@ -270,7 +270,7 @@ class Bench:
                 for nth in range(rounds):
                     for latency in self.arguments.latencies:
                         for cell in cells:
-                            # The other way round in every other round, so that nobody always comes first.
+                            # Reverse the order in every other round, so that none is always first.
                             for name in self.peers[:: -1 if nth % 2 else 1]:
                                 if not takes_part(
                                     name, cell, first and latency == self.arguments.latencies[0]
@@ -279,7 +279,7 @@ class Bench:
                                 if time.monotonic() > self.until:
                                     self.skipped += 1
                                     continue
-                                # Before and after what it is compared with, so that a slow moment hits both.
+                                # Before and after the configuration it is compared with: a slow moment hits both.
                                 around = name == figures.BLOCKING and cell == cells[0]
                                 puts = raw.setdefault(f"{server} {latency}", [])
                                 puts += [self.raw(store, latency)] if around else []
@@ -298,7 +298,7 @@ class Bench:
 
 
 def takes_part(name: str, cell: Cell, first: bool) -> bool:
-    """Whether this cell is one for this configuration; those on a local disk run once for all servers and latencies."""
+    """Whether this configuration runs this cell; those on a local disk run once for all servers and latencies."""
     peer = ALL.get(name)
     if peer is None:
         return cell in SHORT
@@ -306,8 +306,8 @@ def takes_part(name: str, cell: Cell, first: bool) -> bool:
         return False
     if not peer.remote:
         return first and cell in (ONE, MANY, FOUR)
-    # Without a group commit eight callers get nothing done, and a claim of pawn-queue lists all messages: what 64 or a
-    # backlog would make of it is known.
+    # Without a group commit eight callers get nothing done, and a claim of pawn-queue lists all messages: the outcome
+    # of 64 callers or a backlog is known.
     if name == "jqueue-direct" and (cell.backlog or cell.callers > 8):
         return False
     if name == "pawn-queue" and cell.backlog:
@@ -316,7 +316,7 @@ def takes_part(name: str, cell: Cell, first: bool) -> bool:
 
 
 def left(process: Process) -> set[str]:
-    """The ids that are in the queue, whether somebody has claimed them or not."""
+    """Return the ids in the queue, claimed or not."""
     process.say("left")
     return set(process.hear(SETUP_TIMEOUT))
 

@@ -1,4 +1,4 @@
-"""What is started for the comparison, all on 127.0.0.1: a server, a counting proxy, and toxiproxy before both."""
+"""The servers of the comparison, all on 127.0.0.1: an S3 server, a counting proxy, and toxiproxy before both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_TIMEOUT = 60.0
 
 
 def tool(name: str) -> str | None:
-    """A program that `make tools` installs."""
+    """Return the path of a program that `make tools` installs."""
     return shutil.which(name, path=os.environ.get("BUCKETQ_TOOLS") or str(ROOT / ".tools" / "bin"))
 
 
@@ -65,7 +65,7 @@ class Started:
 
 
 class Counting:
-    """The program `counting` before a server."""
+    """A running program `counting` before a server."""
 
     def __init__(self, store: Store) -> None:
         pipe = subprocess.PIPE
@@ -116,7 +116,7 @@ class Store(Started):
             self._call("/proxies/store/toxics", toxic)
 
     def slow(self, milliseconds: int) -> None:
-        """A round trip takes so much longer, half of it each way."""
+        """Make a round trip this much longer, half of it each way."""
         ways = {"upstream": milliseconds // 2, "downstream": milliseconds - milliseconds // 2}
         for stream, latency in ways.items():
             self._call(f"/proxies/store/toxics/{stream}", {"attributes": {"latency": latency}})
@@ -125,7 +125,7 @@ class Store(Started):
         return self.counter.counts()
 
     def lane(self) -> Counting:
-        """A way to the server that is counted by itself, and not slowed."""
+        """Return an address of the server that is counted separately, and not slowed."""
         return Counting(self)
 
     def _call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:

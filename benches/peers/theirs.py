@@ -14,7 +14,7 @@ from peer import LEASE, Polled, at_once
 
 
 class JqueueBroker(Polled):
-    """jqueue's BrokerQueue as its README has it."""
+    """jqueue's BrokerQueue, used as in its README."""
 
     def storage(self) -> Any:
         from jqueue.adapters.storage.s3 import S3Storage
@@ -72,13 +72,13 @@ class JqueueDirect(JqueueBroker):
 
 
 class JqueueReused(JqueueBroker):
-    """BrokerQueue with one S3 client kept open: not how it ships, but what it could be."""
+    """BrokerQueue with one S3 client kept open: it does not ship like this, but could."""
 
     def storage(self) -> Any:
         import aioboto3
 
         class Kept:
-            """Hands out the one client to whoever opens one."""
+            """A context manager that always yields the one client."""
 
             def __init__(self, client: Any) -> None:
                 self.kept = client
@@ -214,7 +214,7 @@ class Pgqrs(Polled):
 
 
 class PgqrsLocal(Pgqrs):
-    """The same in its Local mode, synced every sixteen jobs. Ids of several processes collide there."""
+    """pgqrs in its Local mode, synced every sixteen jobs. Ids of several processes collide there."""
 
     durable, shared = False, False
 
@@ -228,7 +228,7 @@ class PgqrsLocal(Pgqrs):
         await super().ack(message)
         self.acked += 1
         if self.acked % 16 == 0:
-            # Two at once break the handle.
+            # Two concurrent calls break the handle.
             async with self.syncing:
                 await pgqrs.as_s3(self.pgqrs).sync()
 

@@ -1,7 +1,7 @@
-//! The grid: ops a second for every backlog and number of callers, and the two ratios that come out of it.
+//! The grid: ops per second for every backlog and number of callers, and the two ratios computed from it.
 //!
 //! Rounds are interleaved: each visits every backlog and the null loop for one number of callers before the next
-//! number, so that a machine that slows down slows all of them down.
+//! number, so that a slow moment of the machine hits all of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use crate::load::{Stretch, Subject, closed_loop};
 use crate::null::NullLoop;
 use crate::stats::{Rate, number};
 
-/// How long the grid takes.
+/// How many visits the grid takes, and how long each.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Times that every cell is visited.
+    /// Visits to every cell.
     pub rounds: u32,
-    /// Not counted at the start of each visit.
+    /// Warm-up at the start of each visit, not counted.
     pub warm: Duration,
-    /// Counted.
+    /// The counted part of each visit.
     pub window: Duration,
 }
 
-/// What the grid found, by callers and then by backlog.
+/// The grid's results, by callers and then by backlog.
 #[derive(Debug, Default)]
 pub struct Grid {
     engine: BTreeMap<usize, BTreeMap<usize, Rate>>,
@@ -34,7 +34,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Visit all cells. The subjects come with their backlogs and share nothing.
+    /// Visits all cells. Each subject has its own backlog and its own store.
     pub async fn measure(
         subjects: &[(usize, Subject)],
         callers: &[usize],
@@ -67,7 +67,7 @@ impl Grid {
         subject.store.set_round_trip(Duration::ZERO);
         add(&mut self.engine, callers, backlog, engine);
 
-        // The same kind of store, so that only the body differs.
+        // The same kind of store, so that only the loop differs.
         let store = Delayed::new(Arc::new(bucketq::store::memory::Memory::new()));
         store.set_round_trip(round_trip);
         let null = NullLoop::start(Arc::new(store), "null", size)?;
@@ -75,19 +75,19 @@ impl Grid {
         Ok(())
     }
 
-    /// Ops a second of one cell; zero for a cell that was not visited.
+    /// Returns the ops per second of one cell; zero for a cell that was not visited.
     pub fn ops_s(&self, callers: usize, backlog: usize) -> f64 {
         self.engine.get(&callers).and_then(|row| row.get(&backlog)).map_or(0.0, Rate::per_second)
     }
 
-    /// The least over the greatest of the backlogs.
+    /// Returns the lowest over the highest ops per second of the backlogs.
     pub fn flat(&self, callers: usize) -> f64 {
         let Some(row) = self.engine.get(&callers) else { return 0.0 };
         let rates = || row.values().map(Rate::per_second);
         rates().fold(f64::INFINITY, f64::min) / rates().fold(0.0, f64::max)
     }
 
-    /// Engine over null loop, all backlogs together.
+    /// Returns the ops per second of the engine over those of the null loop, all backlogs together.
     pub fn efficiency(&self, callers: usize) -> f64 {
         let sum = |rates: &BTreeMap<usize, BTreeMap<usize, Rate>>| {
             rates.get(&callers).map_or(0.0, |row| row.values().map(Rate::per_second).sum::<f64>())
@@ -95,7 +95,7 @@ impl Grid {
         sum(&self.engine) / sum(&self.null)
     }
 
-    /// Ops a second as JSON: callers, then backlog.
+    /// Returns ops per second as JSON: callers, then backlog.
     pub fn to_json(&self) -> Value {
         let row = |row: &BTreeMap<usize, Rate>| -> Map<String, Value> {
             row.iter().map(|(backlog, rate)| (backlog.to_string(), number(rate.per_second(), 0))).collect()

@@ -1,27 +1,27 @@
-//! What an op costs in the database: no store, no writer, no task, only SQL on pages in memory as the writer runs it.
+//! The cost of an op in the database alone: SQL on pages in memory as the writer runs it, without store or task.
 
 use std::time::Duration;
 
-use bucketq::db::{Db, Limits, Moment};
 use bucketq::env::Env;
 use bucketq::error::{Code, Error, Result};
+use bucketq::internals::db::{Db, Limits, Moment};
+use bucketq::internals::pages::{PageFile, Pages};
 use bucketq::job::{Claimed, New, When};
 use bucketq::lease::Token;
 use bucketq::op::{Claim, Held, Op, Outcome, Queues};
-use bucketq::pages::{PageFile, Pages};
 use serde_json::{Value, json};
 
 use crate::load::{QUEUE, fresh_job};
 use crate::stats::{mean, micros, now};
 
 const LIMITS: Limits = Limits { max_payload: 1024 * 1024, max_pages: 262_144 };
-/// Ops a transaction while they are timed: what 64 callers make of a commit.
+/// Ops per timed transaction: the usual commit of 64 callers.
 pub(crate) const BATCH: usize = 64;
 const LEASE_MS: i64 = 600_000;
-/// Start of the database's time; any will do.
+/// The first value of the database's time; any would do.
 const START_MS: i64 = 1_700_000_000_000;
 
-/// A database with its pages and its own time, one millisecond a commit.
+/// A database with its pages and its own time, which advances one millisecond per commit.
 #[derive(Debug)]
 pub(crate) struct Bench {
     file: PageFile,
@@ -39,7 +39,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Carry the ops out in one transaction: what came of them, and how long that took.
+    /// Carries the ops out in one transaction. Returns their outcomes and the time it took.
     pub fn commit(&mut self, ops: &[Op]) -> Result<(Vec<Outcome>, Duration)> {
         self.seq += 1;
         let at = Moment { now_ms: START_MS + self.seq.cast_signed(), commit_seq: self.seq };
@@ -51,7 +51,7 @@ impl Bench {
         Ok((outcomes, now() - start))
     }
 
-    /// Drop what the last commits changed, so that the next delta is its own.
+    /// Drops the changes of the last commits, so that the next delta has only its own.
     pub fn forget_changes(&mut self) {
         self.file.with(|pages| drop(pages.take_changes()));
     }
@@ -96,8 +96,8 @@ pub(crate) fn acks(held: &[Held]) -> Vec<Op> {
     held.iter().map(|&held| Op::Ack { held, result: None }).collect()
 }
 
-/// Microseconds an op at `backlog` jobs, and of a claim with 10,000 scheduled jobs beside as many ready ones.
-/// `rounds` transactions of each kind take turns.
+/// Returns the microseconds per op at `backlog` jobs, and those of a claim with 10,000 scheduled jobs beside as many
+/// ready ones. `rounds` transactions of each kind take turns.
 pub fn us_per_op(backlog: usize, rounds: usize) -> Result<Value> {
     let mut bench = Bench::new()?;
     bench.fill(backlog, When::Now)?;

@@ -1,7 +1,7 @@
-//! A proxy that counts requests on their way to a server, so that what a library asks for is told by somebody else.
+//! A proxy that counts requests on their way to a server, so that the count does not depend on the measured library.
 //!
-//! Bytes go through as they come; of each request only its head is read, to know its kind and where the next one
-//! begins. For `make bench-peers`, which starts the program `counting`.
+//! It forwards bytes unchanged. It parses only the head of each request, to know its kind and where the next one
+//! begins. Used by `make bench-peers`, which starts the program `counting`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,10 +12,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
-/// No head of a request is longer.
+/// The longest head of a request that is parsed.
 const MAX_HEAD: usize = 64 * 1024;
 
-/// What went through so far.
+/// The requests and bytes so far.
 #[derive(Clone, Debug, Default)]
 pub struct Counts(Arc<Mutex<Seen>>);
 
@@ -31,14 +31,14 @@ impl Counts {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Requests by kind, and bytes to and from the server, heads included.
+    /// Returns requests by kind, and bytes to and from the server, heads included.
     pub fn told(&self) -> Value {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         json!({ "requests": seen.requests, "sent": seen.sent, "received": seen.received })
     }
 }
 
-/// Pass on what comes to `listener`, until the runtime ends.
+/// Forwards the connections of `listener`, until the runtime ends.
 pub async fn serve(listener: TcpListener, server: String, counts: Counts) -> io::Result<()> {
     loop {
         let (near, _) = listener.accept().await?;
@@ -51,7 +51,7 @@ pub async fn serve(listener: TcpListener, server: String, counts: Counts) -> io:
             }
             let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
             let answers = tokio::spawn(back(far_in, near_out, counts.clone()));
-            // A connection that breaks ends; the client sees it as the server's doing.
+            // A broken connection just ends: to the client the server has closed it.
             let _ = forth(near_in, far_out, counts).await;
             answers.abort();
         });
@@ -89,17 +89,17 @@ async fn forth(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, counts: Counts) 
     }
 }
 
-/// Where a stream of requests stands.
+/// The position in a stream of requests.
 #[derive(Debug, Default)]
 struct Requests {
     head: Vec<u8>,
-    /// Bytes of the body still to come; of a chunked one, until its end is seen.
+    /// Bytes of the body still to come; in a chunked body, until its end is found.
     body: u64,
     chunked: bool,
 }
 
 impl Requests {
-    /// The kinds of the requests whose heads end in these bytes.
+    /// Returns the kinds of the requests whose heads end in these bytes.
     fn feed(&mut self, mut bytes: &[u8]) -> Vec<String> {
         let mut kinds = vec![];
         while !bytes.is_empty() {
@@ -131,7 +131,7 @@ impl Requests {
                 };
                 self.body = field("content-length").and_then(|v| v.parse().ok()).unwrap_or(0);
                 self.chunked = field("transfer-encoding").is_some_and(|v| v.eq_ignore_ascii_case("chunked"));
-                // So that an empty chunked body, whose end is all there is of it, is seen to end.
+                // An empty chunked body is only its end mark, which begins with the head's last line break.
                 if self.chunked {
                     self.head.extend_from_slice(b"\r\n");
                 }

@@ -1,7 +1,7 @@
 //! The simulated store: any store behind a round trip of fixed length, with every request counted.
 //!
-//! Used by every benchmark. It never changes what is asked or answered. Half of the round trip lies before the
-//! request and half after it, so that what the store does happens in the middle, as on a network.
+//! Used by every benchmark. It changes neither requests nor replies. Half of the round trip is before the
+//! request and half after it, so that the store acts in the middle, as on a network.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use bucketq::error::Result;
 use bucketq::store::{Expect, Got, Listed, Put, Store, Version};
 use bytes::Bytes;
 
-/// A store that takes its time. Clones share the delay and the counters.
+/// A store behind a delay. Clones share the delay and the counters.
 #[derive(Clone, Debug)]
 pub struct Delayed {
     inner: Arc<dyn Store>,
@@ -28,9 +28,10 @@ struct Counts {
     lists: AtomicU64,
     deletes: AtomicU64,
     uploads: AtomicU64,
+    upload_bytes: AtomicU64,
 }
 
-/// Requests so far.
+/// Counts of requests so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
     /// Conditional PUTs.
@@ -39,6 +40,8 @@ pub struct Requests {
     pub put_bytes: u64,
     /// PUTs of bases and segments.
     pub uploads: u64,
+    /// Bytes of the PUTs of bases and segments.
+    pub upload_bytes: u64,
     /// GETs, conditional or not.
     pub gets: u64,
     /// LISTs.
@@ -48,37 +51,38 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// What has come since `before`.
+    /// Returns the counts since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
             puts: self.puts - before.puts,
             put_bytes: self.put_bytes - before.put_bytes,
             uploads: self.uploads - before.uploads,
+            upload_bytes: self.upload_bytes - before.upload_bytes,
             gets: self.gets - before.gets,
             lists: self.lists - before.lists,
             deletes: self.deletes - before.deletes,
         }
     }
 
-    /// Mean size of a conditional PUT; zero of none.
+    /// Returns the mean size of a conditional PUT; zero without any.
     pub fn mean_put(&self) -> usize {
         usize::try_from(self.put_bytes.checked_div(self.puts).unwrap_or(0)).unwrap_or(usize::MAX)
     }
 }
 
 impl Delayed {
-    /// This store without delay.
+    /// Puts this store behind a delay of zero.
     pub fn new(inner: Arc<dyn Store>) -> Self {
         Self { inner, round_trip_us: Arc::default(), counts: Arc::default() }
     }
 
-    /// Requests from now on take this long, on top of what the store itself takes.
+    /// Sets the delay of later requests, which is added to the store's own time.
     pub fn set_round_trip(&self, time: Duration) {
         self.round_trip_us.store(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Requests so far, through every clone.
+    /// Returns the requests so far, through every clone.
     pub fn requests(&self) -> Requests {
         let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let c = &self.counts;
@@ -86,6 +90,7 @@ impl Delayed {
             puts: read(&c.puts),
             put_bytes: read(&c.put_bytes),
             uploads: read(&c.uploads),
+            upload_bytes: read(&c.upload_bytes),
             gets: read(&c.gets),
             lists: read(&c.lists),
             deletes: read(&c.deletes),
@@ -94,7 +99,7 @@ impl Delayed {
 
     async fn half_way(&self) {
         let half = self.round_trip_us.load(Ordering::Relaxed) / 2;
-        // At zero not even a timer: it would round up to a millisecond.
+        // At zero even a timer is too much: it would round up to a millisecond.
         if half > 0 {
             tokio::time::sleep(Duration::from_micros(half)).await;
         }
@@ -121,6 +126,7 @@ impl Store for Delayed {
     }
 
     async fn put_new(&self, key: &str, body: Bytes) -> Result<()> {
+        self.counts.upload_bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
         self.round_trip(&self.counts.uploads, self.inner.put_new(key, body)).await
     }
 

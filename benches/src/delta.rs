@@ -1,7 +1,7 @@
-//! What a commit adds to HEAD: bytes of its record, as the writer stores it.
+//! Bytes that a commit adds to HEAD: its record, as the writer stores it.
 //!
-//! A commit of exactly so many ops is made by sending them while another commit is on its way: they wait together and
-//! leave together. A round in which they did not is measured again.
+//! To make a commit of an exact number of ops, they are sent while another commit is in flight: they wait together
+//! and are committed together. A round in which they were split is repeated.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use serde_json::{Value, json};
 
 use crate::load::{QUEUE, Subject, fresh_job};
 
-/// Long enough for a hundred ops to reach the mailbox while a PUT is on its way.
+/// Long enough for a hundred ops to reach the mailbox while a PUT is in flight.
 const ROUND_TRIP: Duration = Duration::from_millis(20);
 const LEASE_MS: i64 = 600_000;
-/// Rounds thrown away before it is called a fault.
+/// Rounds repeated before the benchmark fails.
 const TRIES: usize = 20;
 
-/// Mean bytes of a commit of 1, 10 and 100 ops, enqueue, claim and ack in equal parts.
+/// Returns the mean bytes of a commit of 1, 10 and 100 ops, enqueue, claim and ack in equal parts.
 pub async fn mix(backlog: usize, rounds: usize) -> Result<Value> {
     let subject = Subject::create(Arc::new(Memory::new()), "delta", backlog).await?;
     let mut mixer = Mixer { env: Env::default(), held: VecDeque::new(), turn: 0 };
@@ -33,7 +33,7 @@ pub async fn mix(backlog: usize, rounds: usize) -> Result<Value> {
     let mut told = serde_json::Map::new();
     for size in [1_usize, 10, 100] {
         let mut bytes = 0;
-        // Three rounds make a commit of one op each kind once.
+        // Three rounds: with one op per commit, each kind has its turn once.
         for _ in 0..rounds.max(1) * 3 {
             bytes += together(&subject, || mixer.ops(size)).await.map(|(bytes, outcomes)| {
                 mixer.keep(&outcomes);
@@ -45,21 +45,21 @@ pub async fn mix(backlog: usize, rounds: usize) -> Result<Value> {
     Ok(Value::Object(told))
 }
 
-/// Bytes of claiming and of extending a job of 256 KiB.
+/// Returns the bytes of claiming and of extending a job of 256 KiB.
 pub async fn large() -> Result<Value> {
     let subject = Subject::create(Arc::new(Memory::new()), "large", 10_000).await?;
     let env = Env::default();
     let body: Vec<u8> = (0..256 * 1024 / 64).flat_map(|_| env.bytes::<64>()).collect();
-    // First in line.
+    // The first in line.
     let job = New { payload: Payload::bytes(body), priority: -1, ..fresh_job(&env) };
     subject.queue.enqueue_job(job).await?;
     let (claim, outcomes) = alone(&subject, claim(&env)).await?;
     let held = held(&outcomes).next().ok_or_else(|| Error::new(Code::Internal, "nothing was claimed"))?;
-    let (extend, _) = alone(&subject, Op::Extend { held, lease_ms: LEASE_MS }).await?;
+    let (extend, _) = alone(&subject, Op::Extend { held, lease_ms: LEASE_MS, at_least: false }).await?;
     Ok(json!({ "claim": claim, "extend": extend }))
 }
 
-/// Ops of the three kinds in turn, and the jobs that can be acked.
+/// Produces ops of the three kinds in turn, and keeps the jobs that can be acked.
 struct Mixer {
     env: Env,
     held: VecDeque<Held>,
@@ -67,7 +67,7 @@ struct Mixer {
 }
 
 impl Mixer {
-    /// Claim jobs to be acked later.
+    /// Claims jobs to be acked later.
     async fn stock(&mut self, subject: &Subject, count: usize) -> Result<()> {
         let env = &self.env;
         let claims = (0..count).map(|_| subject.file.call(claim(env)));
@@ -126,7 +126,7 @@ fn held(outcomes: &[Outcome]) -> impl Iterator<Item = Held> {
         .map(|c| Held { id: c.job.id, token: c.lease.token })
 }
 
-/// One op in a commit of its own.
+/// Makes a commit of one op.
 async fn alone(subject: &Subject, op: Op) -> Result<(u64, Vec<Outcome>)> {
     let before = subject.file.metrics()?;
     let done = subject.file.call(op).await?;
@@ -134,7 +134,7 @@ async fn alone(subject: &Subject, op: Op) -> Result<(u64, Vec<Outcome>)> {
     Ok((after.delta_bytes - before.delta_bytes, vec![done.outcome]))
 }
 
-/// These ops in one commit.
+/// Makes one commit of these ops.
 async fn together(subject: &Subject, mut ops: impl FnMut() -> Vec<Op>) -> Result<(u64, Vec<Outcome>)> {
     for _ in 0..TRIES {
         let batch = ops();
@@ -142,7 +142,7 @@ async fn together(subject: &Subject, mut ops: impl FnMut() -> Vec<Op>) -> Result
         let puts = subject.store.requests().puts;
         let blocker = async {
             subject.file.call(enqueue(&Env::default())).await?;
-            // The batch needs a round trip more: it is not counted yet.
+            // The batch takes one more round trip: it is not counted yet.
             subject.file.metrics()
         };
         let rest = async {

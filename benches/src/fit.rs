@@ -1,9 +1,9 @@
-//! Is the fit model true? Workloads on a real server behind a slow network, in processes of their own, beside what
-//! `bucketq::fit` predicts from a measurement of the same store.
+//! Checks the fit model: workloads on a real server behind a slow network, in processes of their own, against the
+//! predictions that `bucketq::fit` makes from a measurement of the same store.
 //!
-//! Three stretches each. *Full*: every process enqueues and works as fast as it can; jobs per second are the capacity.
-//! *Busy*: workers that always find a job take their time; the share of it that is not work is the overhead. *Stream*:
-//! jobs come at random to workers that wait; PUTs per job, and how long a job takes into a worker's hands.
+//! Each workload has three stretches. *Full*: every process enqueues and claims as fast as it can; jobs per second are
+//! the capacity. *Busy*: workers always find a job, and each takes its time; the share of time that is not work is the
+//! overhead. *Stream*: jobs arrive at random while workers wait; PUTs per job, and the time until a worker has the job.
 
 pub mod child;
 pub mod report;
@@ -29,27 +29,30 @@ use crate::servers::{BUCKET, SlowServer};
 use child::{Enqueue, Order, PAYLOAD, Seen};
 use report::{Figures, Row};
 
-/// PUTs of the size of a HEAD that tell the latency.
+/// PUTs of the size of a HEAD from which the latency is measured.
 const SAMPLES: u32 = 20;
-/// Jobs in one op while the backlog is made.
+/// Longer than any step takes.
+const DEADLINE: Duration = Duration::from_mins(5);
+
+/// Jobs per op while the backlog is made.
 const CHUNK: usize = 2_000;
 
 /// One workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
-    /// Of the network, there and back.
+    /// Round trip of the network.
     pub round_trip_ms: u64,
     /// Processes.
     pub writers: usize,
-    /// Workers in all of them.
+    /// Workers in all processes together.
     pub workers: usize,
-    /// What a job takes.
+    /// Work per job.
     pub work_ms: u64,
     /// Jobs per second of the stream.
     pub arrival: f64,
 }
 
-/// Eight different ones.
+/// The eight workloads.
 pub const WORKLOADS: [Workload; 8] = [
     Workload { round_trip_ms: 5, writers: 1, workers: 8, work_ms: 50, arrival: 40.0 },
     Workload { round_trip_ms: 5, writers: 1, workers: 32, work_ms: 100, arrival: 100.0 },
@@ -62,7 +65,7 @@ pub const WORKLOADS: [Workload; 8] = [
 ];
 
 impl Workload {
-    /// For tables.
+    /// Returns the name for tables.
     pub fn name(&self) -> String {
         let (ms, workers, writers) = (self.round_trip_ms, self.workers, self.writers);
         let plural = |n: usize| if n == 1 { "" } else { "s" };
@@ -70,12 +73,12 @@ impl Workload {
             + &if writers == 1 { String::new() } else { format!(", {writers} processes") }
     }
 
-    /// Callers that enqueue in the full stretch: as many as keep the workers busy, each of which calls twice a job.
+    /// Returns the callers that enqueue in the full stretch: enough for the workers, which call twice per job.
     fn producers(&self) -> usize {
         (self.workers / 2).max(self.writers)
     }
 
-    /// For the model.
+    /// Returns the workload as the model's input.
     pub fn inputs(&self, store: &Latency) -> Inputs {
         store.on(&Inputs {
             producers: self.producers() as f64,
@@ -89,16 +92,16 @@ impl Workload {
     }
 }
 
-/// How long the stretches are: to get going, then full, busy and stream.
+/// The lengths of the warm-up and of the full, busy and stream stretches.
 #[derive(Clone, Copy, Debug)]
 pub struct Lengths {
-    /// Before each.
+    /// Warm-up before each stretch.
     pub warm: Duration,
-    /// Of the full one.
+    /// The full stretch.
     pub full: Duration,
-    /// Of the busy one.
+    /// The busy stretch.
     pub busy: Duration,
-    /// Of the stream.
+    /// The stream.
     pub stream: Duration,
 }
 
@@ -106,7 +109,7 @@ fn failed(what: &str) -> impl Fn(std::io::Error) -> Error + '_ {
     move |e| Error::new(Code::Internal, format!("{what} of the benchmark failed")).because(e)
 }
 
-/// One workload on the server: what was measured and what was predicted.
+/// Runs one workload on the server. Returns the measurement and the prediction.
 pub async fn measure_one(server: &SlowServer, w: &Workload, lengths: &Lengths) -> Result<Row> {
     let there = w.round_trip_ms / 2;
     server.slow(Duration::from_millis(there), Duration::from_millis(w.round_trip_ms - there)).await?;
@@ -114,7 +117,7 @@ pub async fn measure_one(server: &SlowServer, w: &Workload, lengths: &Lengths) -
     let s3 = Arc::new(S3Store::open(BUCKET, &place, &server.options).await?);
     let store: Arc<dyn Store> = s3.clone();
     let file = QueueFile::open_with(s3, "jobs", Options::default(), Env::default()).await?;
-    let found = measure(&store, "jobs", SAMPLES, &Env::default(), &|_| true).await?;
+    let found = measure(&store, "jobs", SAMPLES, DEADLINE, &Env::default(), &|_| true).await?;
     let mut processes = Processes::start(&server.options, &place, w.writers).await?;
     let row = compare(w, &w.inputs(&found.inputs), lengths, &file, &mut processes).await?;
     processes.end().await;
@@ -125,11 +128,11 @@ pub async fn measure_one(server: &SlowServer, w: &Workload, lengths: &Lengths) -
 /// The writers of a workload, wherever they run.
 #[async_trait]
 pub trait Writers: Send {
-    /// Give each its order, and gather what they saw.
+    /// Sends each writer its order, and collects the results.
     async fn run(&mut self, order: &(dyn Fn(usize) -> Order + Sync)) -> Result<Seen>;
 }
 
-/// Have the writers do the workload, and set what they saw beside the prediction. `file` makes the backlog.
+/// Runs the workload on the writers, and puts their results next to the prediction. `file` makes the backlog.
 pub async fn compare(
     w: &Workload,
     inputs: &Inputs,
@@ -147,7 +150,7 @@ pub async fn compare(
     };
     let full = writers.run(&full).await?;
 
-    // One process enqueues, the others work, if there are others: the worse case, which the model takes.
+    // With several processes, the first one enqueues and the others work: the worse case, which the model assumes.
     let apart = w.writers > 1;
     let working = if apart { w.writers - 1 } else { 1 };
     let stream = |queue: &'static str, rate: f64, window: Duration| {
@@ -161,7 +164,7 @@ pub async fn compare(
             window,
         }
     };
-    // What the workers will take, about: the wait for acks and claims is in it by the prediction.
+    // Approximately the rate of the workers: the prediction includes the wait for acks and claims.
     let workers = share(w.workers, working) * working;
     let at = |arrival: f64, work_ms: f64| {
         Ok::<Engine, Error>(evaluate(&Inputs { arrival, work_ms, ..*inputs })?.engine)
@@ -196,7 +199,7 @@ pub async fn compare(
     })
 }
 
-/// The plain model's word, given the batch that the engine's model predicts: its best case.
+/// Returns the plain model's prediction, given the batch that the engine's model predicts: its best case.
 fn plain(inputs: &Inputs, w: &Workload, served: f64) -> Result<Figures> {
     let with = |arrival: f64, full: bool| {
         let engine = evaluate(&Inputs { arrival, ..*inputs })?.engine;
@@ -212,12 +215,12 @@ fn plain(inputs: &Inputs, w: &Workload, served: f64) -> Result<Figures> {
     })
 }
 
-/// This many of `all` for each of `of`.
+/// Returns this many of `all` for each of `of`.
 fn share(all: usize, of: usize) -> usize {
     all.div_ceil(of)
 }
 
-/// Jobs per second of busy workers.
+/// Returns the jobs per second of busy workers.
 fn rate(workers: usize, work_ms: f64, queue_ms: f64) -> f64 {
     workers as f64 * 1000.0 / (work_ms + queue_ms)
 }
@@ -232,7 +235,7 @@ async fn fill(file: &QueueFile, queue: &str, mut left: usize) -> Result<()> {
     Ok(())
 }
 
-/// The processes of one workload: this binary again.
+/// The processes of one workload: this program again.
 struct Processes(Vec<(Child, Lines<BufReader<ChildStdout>>)>);
 
 impl Processes {
@@ -243,7 +246,7 @@ impl Processes {
             let mut command = Command::new(program);
             command.args(["--child", s3.endpoint.as_deref().unwrap_or_default(), place]);
             if let Some(keys) = &s3.credentials {
-                // Not on the command line, where everybody sees it.
+                // Not on the command line, where every user of the machine sees it.
                 command
                     .env("AWS_ACCESS_KEY_ID", &keys.access_key)
                     .env("AWS_SECRET_ACCESS_KEY", &keys.secret_key);
@@ -253,14 +256,14 @@ impl Processes {
             let out =
                 child.stdout.take().ok_or_else(|| Error::new(Code::Internal, "a process without output"))?;
             let mut lines = BufReader::new(out).lines();
-            // It says that it is ready.
+            // The child says that it is ready.
             lines.next_line().await.map_err(failed("a process"))?;
             all.push((child, lines));
         }
         Ok(Self(all))
     }
 
-    /// They end when nobody talks to them any more.
+    /// Closes the children's input, which ends them.
     async fn end(self) {
         for (mut child, _) in self.0 {
             drop(child.stdin.take());

@@ -1,8 +1,9 @@
-//! Growth: opening, bases, shrinking, very large commits, several processes on one file. Asked by the binary `growth`.
+//! Growth: opening, bases, shrinking, very large commits, several processes on one file. Used by the program `growth`.
 //!
-//! What needs a process of its own (memory, contention) is a child: the same binary started with `--child`, which
-//! prints one line of JSON.
+//! Measurements that need their own process (memory, contention) run in a child: the same program started with
+//! `--child`, which prints one line of JSON.
 
+pub mod beside;
 pub mod cold;
 pub mod contention;
 pub mod million;
@@ -19,10 +20,10 @@ use tokio::process::Command;
 
 use crate::load::{QUEUE, fresh_job};
 
-/// Jobs a commit while a file is filled.
+/// Jobs per commit while a file is filled.
 const CHUNK: usize = 5_000;
 
-/// Put this many jobs into the file.
+/// Enqueues this number of jobs.
 pub async fn fill(file: &QueueFile, jobs: usize) -> Result<()> {
     let env = Env::default();
     let mut left = jobs;
@@ -35,7 +36,7 @@ pub async fn fill(file: &QueueFile, jobs: usize) -> Result<()> {
     Ok(())
 }
 
-/// Memory of this process in bytes: now, and at its highest. Null where the system does not tell.
+/// Returns the memory of this process in bytes: now, and at its highest. Null on systems that do not report it.
 pub fn memory() -> Value {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let bytes = |field: &str| {
@@ -45,7 +46,7 @@ pub fn memory() -> Value {
     json!({ "now": bytes("VmRSS"), "peak": bytes("VmHWM") })
 }
 
-/// This binary again, as a child with these arguments.
+/// Runs this program again, as a child with these arguments.
 pub fn child(arguments: &[&str]) -> Result<Command> {
     let program = std::env::current_exe()
         .map_err(|e| Error::new(Code::Internal, "no name of this program").because(e))?;
@@ -54,14 +55,14 @@ pub fn child(arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// What a child prints as its last line.
+/// Returns the last line that a child prints.
 pub async fn told(mut command: Command) -> Result<Value> {
     let failed = || Error::new(Code::Internal, "a child of the benchmark failed");
     let out = command.output().await.map_err(|e| failed().because(e))?;
     last_line(&out.stdout).filter(|_| out.status.success()).ok_or_else(failed)
 }
 
-/// The JSON on the last line.
+/// Parses the JSON on the last line.
 pub fn last_line(out: &[u8]) -> Option<Value> {
     serde_json::from_str(String::from_utf8_lossy(out).trim().lines().last()?).ok()
 }

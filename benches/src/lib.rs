@@ -1,11 +1,10 @@
-//! What the benchmarks share. One question a binary (`src/bin`); `README.md` says how to read each.
+//! Shared code of the benchmarks. Each program in `src/bin` measures one question; `README.md` explains the results.
 //!
-//! Walk: [`delayed`] is the simulated store, [`null`] the loop that costs nothing but its PUTs, [`load`] the closed
+//! [`delayed`] is the simulated store, [`null`] the loop that does nothing but its PUTs, [`load`] the closed
 //! loop over the engine, [`cells`] the grid of callers and backlogs, [`single`] one caller against a raw PUT,
-//! [`cost`] what an op costs in the database,
-//! [`delta`] what a commit adds to HEAD, [`quiet`] what an idle queue asks of the store, [`real`] the same
-//! loop against a real server. [`fit`], [`growth`] and [`lifecycle`] belong to binaries of their own. Nothing here is called by
-//! what ships.
+//! [`cost`] the cost of an op in the database, [`delta`] the bytes a commit adds to HEAD, [`quiet`] the requests
+//! of an idle queue, [`real`] the same loop against a real server. [`fit`], [`growth`] and [`lifecycle`] belong to
+//! their own programs. Shipped code never calls this crate.
 
 pub mod cells;
 pub mod cost;

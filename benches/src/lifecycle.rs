@@ -1,4 +1,5 @@
-//! What groups, dedup keys, policies and listeners cost, in the database alone and in the whole engine. What is compared takes turns.
+//! The cost of groups, dedup keys, policies and listeners, in the database alone and in the whole engine. Both sides of
+//! a ratio take turns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ fn enqueue(jobs: Vec<New>) -> Op {
     Op::Enqueue { queue: QUEUE.to_owned(), jobs }
 }
 
-/// Jobs in as many groups as there are, one after another.
+/// Returns a database with this number of jobs, spread evenly over the groups.
 fn grouped(groups: usize, jobs: usize) -> Result<Bench> {
     let mut bench = Bench::new()?;
     for chunk in 0..jobs / 1_000 {
@@ -40,8 +41,8 @@ fn grouped(groups: usize, jobs: usize) -> Result<Bench> {
     Ok(bench)
 }
 
-/// Microseconds a claim of one job, each a transaction of its own and followed by its ack, by number of groups; and the
-/// greatest over that with one group.
+/// Returns the microseconds per claim of one job, in a transaction of its own and followed by its ack, by number of
+/// groups; and the slowest over the one with a single group.
 pub fn claims(rounds: usize) -> Result<(Value, f64)> {
     let mut benches = GROUPS.iter().map(|groups| grouped(*groups, JOBS)).collect::<Result<Vec<_>>>()?;
     let mut times = vec![Vec::new(); GROUPS.len()];
@@ -62,10 +63,10 @@ pub fn claims(rounds: usize) -> Result<(Value, f64)> {
     Ok((Value::Object(told), tidy(ratio, 3)))
 }
 
-/// Time of an enqueue with a dedup key beside `live` live keys, over one without beside as many jobs; 64 a transaction.
+/// Returns the time of an enqueue with a dedup key beside `live` live keys over one without a key; 64 per transaction.
 pub fn dedup(live: usize, rounds: usize) -> Result<(f64, Value)> {
     let job = |bench: &Bench, keyed: bool| {
-        let key = bucketq::keys::hex(&bench.env.bytes::<16>());
+        let key = bucketq::internals::keys::hex(&bench.env.bytes::<16>());
         let dedup = keyed.then_some(Dedup { key, scope: DedupScope::Window(3_600_000) });
         New { dedup, ..fresh_job(&bench.env) }
     };
@@ -90,13 +91,13 @@ pub fn dedup(live: usize, rounds: usize) -> Result<(f64, Value)> {
     Ok((tidy(ratio, 3), json!({ "with": micros(with), "without": micros(without) })))
 }
 
-/// Callers of the engine, and what each does a round.
+/// Callers of the engine, and their turns per round.
 const CALLERS: usize = 64;
 const TURNS: usize = 40;
 /// Events that may wait for their listener.
 const EVENTS: usize = 10_000;
 
-/// A queue file in memory, with this policy and these jobs in it.
+/// Makes a queue file in memory, with this policy and these jobs in it.
 async fn engine(
     changes: Option<Changes>,
     jobs: usize,
@@ -115,7 +116,7 @@ async fn engine(
     Ok(queue)
 }
 
-/// Time of a round in which all callers do this over and over.
+/// Returns the time of a round in which all callers repeat this.
 async fn round<F, T>(turn: F) -> Result<Duration>
 where
     F: Fn() -> T + Clone + Send + 'static,
@@ -137,16 +138,16 @@ where
     Ok(now() - began)
 }
 
-/// A job with a key or without; the key is drawn either way, since its making is the caller's.
+/// Makes a job with a key or without; both generate the key, because that is the caller's cost.
 fn keyed(queue: &Queue, is_keyed: bool) -> Result<New> {
     let env = Env::default();
-    let key = bucketq::keys::hex(&env.bytes::<16>());
+    let key = bucketq::internals::keys::hex(&env.bytes::<16>());
     let dedup = is_keyed.then_some(Dedup { key, scope: DedupScope::Window(3_600_000) });
     Ok(New { dedup, ..queue.new_job(fresh_job(&env).payload)? })
 }
 
-/// The same in the whole engine on a store that takes no time, 64 callers: time of an enqueue with a key over one
-/// without.
+/// Returns the ratio of [`dedup`] in the whole engine on a store without delay, with 64 callers: time of an enqueue
+/// with a key over one without.
 pub async fn dedup_engine(live: usize, rounds: usize) -> Result<f64> {
     let with = engine(None, live, |q| keyed(q, true)).await?;
     let without = engine(None, live, |q| keyed(q, false)).await?;
@@ -165,8 +166,8 @@ pub async fn dedup_engine(live: usize, rounds: usize) -> Result<f64> {
     Ok(tidy(with / without, 3))
 }
 
-/// The same in the whole engine: time of enqueue, claim and ack with every policy over that with none. Without `dedup`,
-/// every policy but that each content gets a key.
+/// Returns the ratio for policies in the whole engine: time of enqueue, claim and ack with every policy over that with
+/// none. With `dedup` false, every policy but `dedup_content`.
 pub async fn policies_engine(backlog: usize, rounds: usize, dedup: bool) -> Result<f64> {
     let changes = Changes { dedup_content: Some(dedup), ..everything()? };
     let on = engine(Some(changes), backlog, |q| keyed(q, false)).await?;
@@ -174,8 +175,8 @@ pub async fn policies_engine(backlog: usize, rounds: usize, dedup: bool) -> Resu
     whole_lives(&on, &off, rounds).await
 }
 
-/// The same with a listener that counts events over that with none. It must get every event, or its cost is not what is
-/// measured.
+/// Returns the ratio for a listener that counts events over none. Fails if it misses an event, since then its cost was
+/// not measured.
 pub async fn events_engine(backlog: usize, rounds: usize) -> Result<f64> {
     let on = engine(None, backlog, |q| keyed(q, false)).await?;
     let off = engine(None, backlog, |q| keyed(q, false)).await?;
@@ -199,7 +200,42 @@ pub async fn events_engine(backlog: usize, rounds: usize) -> Result<f64> {
     Ok(ratio)
 }
 
-/// Time of a round of enqueue, claim and ack in one queue over that in another.
+/// Returns enqueues per second while this number of callers wait for jobs that no worker claims, over those without.
+pub async fn waiters_engine(waiters: usize, rounds: usize) -> Result<f64> {
+    let on = engine(None, 0, |q| keyed(q, false)).await?;
+    let off = engine(None, 0, |q| keyed(q, false)).await?;
+    let waited_for = on.file().queue("waited-for")?;
+    let mut waiting = JoinSet::new();
+    for _ in 0..waiters.div_ceil(1_000) {
+        let jobs = (0..waiters.min(1_000)).map(|_| keyed(&waited_for, false)).collect::<Result<Vec<_>>>()?;
+        let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
+        // The same backlog on both sides: only the waiting callers differ.
+        off.file().queue("waited-for")?.enqueue_many(jobs.clone()).await?;
+        waited_for.enqueue_many(jobs).await?;
+        for id in ids {
+            let file = on.file().clone();
+            waiting.spawn(async move { file.finished(id, None).await.map(drop) });
+        }
+    }
+    let mut times = [vec![], vec![]];
+    for _ in 0..rounds {
+        for (queue, times) in [&on, &off].into_iter().zip(&mut times) {
+            let queue = queue.clone();
+            let turn = move || {
+                let queue = queue.clone();
+                async move { queue.enqueue_job(keyed(&queue, false)?).await.map(drop) }
+            };
+            times.push(round(turn).await?);
+        }
+    }
+    if waiting.try_join_next().is_some() {
+        return Err(Error::new(Code::Internal, "a caller no longer waits"));
+    }
+    let [on, off] = times.map(|t| median(&t).as_secs_f64());
+    Ok(tidy(off / on, 3))
+}
+
+/// Returns the time of a round of enqueue, claim and ack in one queue over that in another.
 async fn whole_lives(on: &Queue, off: &Queue, rounds: usize) -> Result<f64> {
     let mut times = [vec![], vec![]];
     for _ in 0..rounds {
@@ -222,7 +258,7 @@ async fn whole_lives(on: &Queue, off: &Queue, rounds: usize) -> Result<f64> {
     Ok(tidy(on / off, 3))
 }
 
-/// Everything a policy can switch on, with limits that are never reached.
+/// Returns a policy with everything switched on, with limits that are never reached.
 fn everything() -> Result<Changes> {
     Ok(Changes {
         max_attempts: Some(5),
@@ -236,12 +272,12 @@ fn everything() -> Result<Changes> {
         group_concurrency: Some(2),
         concurrency: Some(Some(100_000)),
         rate: Some(Some("1000000/s".parse()?)),
-        // How much history is kept is measured by the bin archive.
+        // The cost of retention is measured by the program archive.
         ..Changes::default()
     })
 }
 
-/// Time of an op (enqueue, claim, ack in thirds, 64 a transaction) in a queue with every policy over one with none.
+/// Returns the time of an op (enqueue, claim, ack in thirds, 64 per transaction) with every policy over that with none.
 pub fn policies(backlog: usize, rounds: usize) -> Result<(f64, Value)> {
     let mut benches = [Bench::new()?, Bench::new()?];
     let changes = Box::new(everything()?);

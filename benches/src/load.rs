@@ -1,7 +1,7 @@
 //! The closed loop: callers that each enqueue a job, claim one and ack it, over and over.
 //!
-//! Used by the grid and by the real server. A turn is three ops; each counts when its answer is there. Whatever fails
-//! ends the benchmark: a loop that answers with errors measures nothing.
+//! Used by the grid and by the real server. A turn is three ops; each counts when its call returns. Any error
+//! ends the benchmark: a loop of failing calls measures nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,13 +28,13 @@ pub const PAYLOAD: usize = 200;
 pub const QUEUE: &str = "bench";
 
 const LEASE: Duration = Duration::from_mins(10);
-/// Jobs a commit while the backlog is made.
+/// Jobs per commit while the backlog is made.
 const CHUNK: usize = 5_000;
 
-/// What a caller does over and over.
+/// The turn that a caller repeats.
 #[async_trait]
 pub trait Turn: Clone + Send + Sync + 'static {
-    /// One turn; `done` grows by one with each op answered.
+    /// Does one turn; adds one to `done` for each op that returned.
     async fn turn(&self, done: &AtomicU64) -> Result<()>;
 }
 
@@ -45,12 +45,12 @@ pub struct Subject {
     pub file: QueueFile,
     /// The queue in it that has the backlog.
     pub queue: Queue,
-    /// What it lies on.
+    /// The store with the delay.
     pub store: Delayed,
 }
 
 impl Subject {
-    /// Make a queue file with `backlog` ready jobs, the store as fast as it can.
+    /// Makes a queue file with `backlog` ready jobs, the store without delay.
     pub async fn create(store: Arc<dyn Store>, name: &str, backlog: usize) -> Result<Self> {
         let store = Delayed::new(store);
         let file =
@@ -68,7 +68,7 @@ impl Subject {
     }
 }
 
-/// A job with every default and a payload that does not compress.
+/// Returns a job with every default and a payload that does not compress.
 pub fn fresh_job(env: &Env) -> New {
     New::new(JobId::new(env.wall_ms(), env.bytes()), fresh_payload(env))
 }
@@ -107,13 +107,13 @@ impl Turn for NullLoop {
 /// One stretch of a closed loop.
 #[derive(Clone, Copy, Debug)]
 pub struct Stretch {
-    /// Ops answered in it.
+    /// Ops that returned in it.
     pub ops: u64,
-    /// How long it was.
+    /// Its length.
     pub time: Duration,
 }
 
-/// Run `callers` at once; count after `warm` for `window`. Every caller ends its turn before this returns.
+/// Runs `callers` at once; counts after `warm` for `window`. Every caller ends its turn before this returns.
 pub async fn closed_loop<T: Turn>(
     subject: &T,
     callers: usize,

@@ -1,6 +1,6 @@
-//! Local mode: how many ops a second a directory of this machine takes, and how much a sync sends.
+//! Local mode: the ops per second in a directory of this machine, and the bytes of a sync.
 //!
-//! Called by the binary `local`. The store is memory without delay: nothing here waits for one.
+//! Called by the program `local`. The store is memory without delay, because Local mode does not wait for a store.
 
 use std::fs::File;
 use std::io::Write;
@@ -33,7 +33,7 @@ async fn open(dir: &Path, fsync: Fsync) -> Result<QueueFile> {
     Ok(file)
 }
 
-/// A job in, a job out, done: three ops.
+/// Enqueues, claims and acks a job: three ops.
 async fn turn(file: &QueueFile, env: &Env) -> Result<()> {
     file.call(Op::Enqueue { queue: QUEUE.to_owned(), jobs: vec![fresh_job(env)] }).await?;
     let taken = file.queue(QUEUE)?.claim(1).lease(Duration::from_mins(10)).await?;
@@ -41,7 +41,7 @@ async fn turn(file: &QueueFile, env: &Env) -> Result<()> {
     file.ack(Held { id: job.job.id, token: job.lease.token }).await
 }
 
-/// Ops a second of so many callers for so long, in a directory beneath `dir`.
+/// Returns the ops per second of this number of callers for this time, in a directory below `dir`.
 pub async fn ops_s(dir: &Path, fsync: Fsync, callers: usize, time: Duration) -> Result<f64> {
     let place = dir.join(format!("{callers}-{}", u64::from_le_bytes(Env::default().bytes())));
     let file = open(&place, fsync).await?;
@@ -68,7 +68,7 @@ pub async fn ops_s(dir: &Path, fsync: Fsync, callers: usize, time: Duration) -> 
     Ok(f64::from(ops) / took.as_secs_f64())
 }
 
-/// Median time of a plain append of `bytes` bytes and its fsync in this directory: what the disk itself asks for.
+/// Returns the median time of a plain append of `bytes` bytes and its fsync in this directory: the cost of the disk.
 pub fn raw_append(dir: &Path, bytes: usize, times: usize) -> Result<Duration> {
     let failed = |e: std::io::Error| Error::new(Code::Disk, "the disk fails").because(e);
     let mut file = File::create(dir.join("raw")).map_err(failed)?;
@@ -82,8 +82,8 @@ pub fn raw_append(dir: &Path, bytes: usize, times: usize) -> Result<Duration> {
     Ok(median(&samples))
 }
 
-/// Mean bytes of a sync after every 16 ops, in turns of enqueue, claim and ack: what the commit adds to HEAD, and what
-/// is sent in all.
+/// Returns the mean bytes of a sync after every 16 ops, in turns of enqueue, claim and ack: the bytes that the commit
+/// adds to HEAD, and all bytes sent.
 pub async fn sync_bytes_16(dir: &Path, syncs: u64) -> Result<Value> {
     let file = open(&dir.join("sync"), Fsync::Never).await?;
     let env = Env::default();

@@ -1,7 +1,7 @@
 //! The null loop: the same callers, mailbox, group commit and gather as the engine, and a PUT of the same size,
-//! but no database and no encoding. What the engine loses against it is its own cost, and nothing else.
+//! but no database and no encoding. The engine is slower than this loop by its own work, and by nothing else.
 //!
-//! Used for `efficiency`. It gathers by the engine's rule: after a PUT it waits until as many ops have come as the
+//! Used for `efficiency`. It gathers by the engine's rule: after a PUT it waits until as many ops have arrived as the
 //! last batch released, at most the smaller of 15 % of the average PUT and 10 ms.
 
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use tokio::sync::{mpsc, oneshot};
 use crate::raw::RawPut;
 use crate::stats::now;
 
-/// Share of the average PUT that a batch waits for company; the engine's default.
+/// Share of the average PUT for which a batch waits for more ops; the engine's default.
 const GATHER_SHARE: f64 = 0.15;
-/// No batch waits longer; the engine's default.
+/// The longest wait of a batch; the engine's default.
 const GATHER_MAX: Duration = Duration::from_millis(10);
 /// Weight of the newest PUT in the average.
 const NEWEST: f64 = 0.2;
 
 type Reply = oneshot::Sender<()>;
 
-/// A mailbox with a thread behind it, as an open queue file is. Dropping the last clone ends the thread.
+/// A mailbox with a thread behind it, as an open queue file has. Dropping the last clone ends the thread.
 #[derive(Clone, Debug)]
 pub struct NullLoop {
     mailbox: mpsc::Sender<Reply>,
 }
 
 impl NullLoop {
-    /// Start the thread; every commit PUTs `size` bytes under `key`.
+    /// Starts the thread; every commit PUTs `size` bytes under `key`.
     pub fn start(store: Arc<dyn Store>, key: &str, size: usize) -> Result<Self> {
         let (mailbox, ops) = mpsc::channel(10_000);
         let raw = RawPut::new(store, key);
@@ -44,7 +44,7 @@ impl NullLoop {
         Ok(Self { mailbox })
     }
 
-    /// One op: it is answered when the PUT that carries it is stored.
+    /// Does one op: returns when the PUT that carries it is stored.
     pub async fn op(&self) -> Result<()> {
         let (reply, answer) = oneshot::channel();
         let gone = || Error::new(Code::Closed, "the null loop has ended");
@@ -64,14 +64,14 @@ async fn run(mut ops: mpsc::Receiver<Reply>, mut raw: RawPut, size: usize) {
         match raw.put(size).await {
             Ok(took) => average += NEWEST * (took.as_secs_f64() - average),
             Err(e) => {
-                // Dropping the replies tells the callers.
+                // Dropped replies fail the callers.
                 eprintln!("the null loop ends: {e}");
                 return;
             }
         }
         released = batch.len();
         for reply in batch.drain(..) {
-            // A caller that has gone needs no answer.
+            // A caller that has gone needs no reply.
             let _ = reply.send(());
         }
     }

@@ -1,4 +1,4 @@
-//! What a queue file asks of the store when nobody does anything, when a claim waits, and to learn of one commit.
+//! The requests that a queue file sends to the store while idle, while a claim waits, and to see one commit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::delayed::{Delayed, Requests};
 use crate::load::{QUEUE, Subject, fresh_job};
 use crate::stats::{median, now};
 
-/// Requests of an open queue file in `time` without a call. The work before it leaves nothing pending.
+/// Returns the requests of an open queue file in `time` without a call. The work before it leaves nothing pending.
 pub async fn idle(time: Duration) -> Result<Value> {
     let subject = Subject::create(Arc::new(Memory::new()), "idle", 1_000).await?;
     let before = settled(&subject.store).await;
@@ -23,7 +23,7 @@ pub async fn idle(time: Duration) -> Result<Value> {
     Ok(told(&subject.store.requests().since(&before)))
 }
 
-/// Requests while one claim waits for `time` on an empty queue; it ends empty.
+/// Returns the requests while one claim waits for `time` on an empty queue, and gets no job.
 pub async fn waiting(time: Duration) -> Result<Value> {
     let subject = Subject::create(Arc::new(Memory::new()), "waiting", 0).await?;
     let before = settled(&subject.store).await;
@@ -34,8 +34,8 @@ pub async fn waiting(time: Duration) -> Result<Value> {
     Ok(told(&subject.store.requests().since(&before)))
 }
 
-/// Microseconds from asking a queue file to its answer after one commit by somebody else, the store at no delay:
-/// GET, decode, verify, apply, answer. The middle of `times`.
+/// Returns the time of a durable read that finds one commit of another writer, the store without delay: GET, decode,
+/// verify, apply, query. The median of `times`.
 pub async fn catch_up(times: usize) -> Result<Duration> {
     let memory = Memory::new();
     let writer = Subject::create(Arc::new(memory.clone()), "shared", 10_000).await?;
@@ -57,7 +57,7 @@ pub async fn catch_up(times: usize) -> Result<Duration> {
     Ok(median(&samples))
 }
 
-/// The counters once nothing has come for a while: background work of what went before has ended.
+/// Returns the counters once no request was sent for half a second: earlier background work has ended.
 async fn settled(store: &Delayed) -> Requests {
     loop {
         let before = store.requests();

@@ -1,4 +1,4 @@
-//! A raw conditional PUT, chained on the version before: the least that any commit can cost on a store.
+//! A raw conditional PUT on the version before it: the lowest possible cost of a commit on a store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +19,12 @@ pub struct RawPut {
 }
 
 impl RawPut {
-    /// An object that is not there yet.
+    /// Creates the handle; the object must not exist yet.
     pub fn new(store: Arc<dyn Store>, key: &str) -> Self {
         Self { store, key: key.to_owned(), expect: Expect::Absent, body: Bytes::new() }
     }
 
-    /// Overwrite it with `size` bytes; how long that took.
+    /// Overwrites it with `size` bytes. Returns the time it took.
     pub async fn put(&mut self, size: usize) -> Result<Duration> {
         if self.body.len() != size {
             self.body = body(size);
@@ -41,7 +41,7 @@ impl RawPut {
     }
 }
 
-/// Bytes that no layer below can shrink.
+/// Returns bytes that no layer below can compress.
 fn body(size: usize) -> Bytes {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut out = Vec::with_capacity(size + 8);

@@ -1,8 +1,8 @@
 //! The same closed loop against a real server and against the simulated store, with the same round trip.
 //!
-//! The figure of each side is `ops/s x raw PUT / callers`: ops that a caller gets done in the time of one PUT. It does
-//! not depend on how fast the server is, so the two can be compared; what is lost is what S3's client and a real
-//! network cost beyond the round trip.
+//! The figure of each side is `ops/s x raw PUT / callers`: the ops of a caller in the time of one PUT. It does
+//! not depend on the speed of the server, so the two sides can be compared; the difference is the cost of the S3
+//! client and of a real network beyond the round trip.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl Side {
         let stretch = closed_loop(&self.subject, CALLERS, warm, window).await?;
         self.rate.add(stretch.ops, stretch.time);
         let size = self.subject.store.requests().since(&before).mean_put();
-        // The first opens a connection.
+        // The first PUT opens a connection.
         self.raw.put(size).await?;
         for _ in 0..raw_puts {
             self.puts.push(self.raw.put(size).await?);
@@ -57,7 +57,7 @@ impl Side {
     }
 }
 
-/// What the comparison found: the ratio, and what it was made of. Null, with a line why, when nothing is installed.
+/// Returns the ratio and both sides of it. Null, with the reason, when no server is installed.
 pub async fn measure(
     rounds: usize,
     warm: Duration,

@@ -1,7 +1,7 @@
-//! A real S3 server and a slow network before it, started for one benchmark and stopped by drop.
+//! A real S3 server behind a slow network, started for one benchmark and stopped on drop.
 //!
-//! Programs come from `$BUCKETQ_TOOLS` or `.tools/bin`, where `make tools` puts them. Everything listens on 127.0.0.1
-//! only. A program that is missing is no error: the benchmark says so and leaves its figure out.
+//! Programs are looked up in `$BUCKETQ_TOOLS` or `.tools/bin`, where `make tools` puts them. Everything listens on
+//! 127.0.0.1 only. A missing program is no error: the benchmark says so and leaves its figure out.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -19,29 +19,29 @@ use tokio::process::{Child, Command};
 pub const BUCKET: &str = "bucketq-bench";
 const USER: &str = "bucketq";
 const SECRET: &str = "bucketq-secret";
-/// `MinIO` takes seconds on a busy machine.
+/// `MinIO` takes seconds to start on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// A server and the network before it.
+/// A server behind a slow network.
 #[derive(Debug)]
 pub struct SlowServer {
     /// Name of the server.
     pub name: &'static str,
-    /// How to reach it through the network.
+    /// How to reach it through the slow network.
     pub options: S3Options,
     api: u16,
-    // Both are killed by drop, the server's directory goes last.
+    // Drop kills both, and removes the server's directory last.
     _network: Child,
     _server: Child,
     _data: TempDir,
 }
 
-/// Why there is none.
+/// Why there is no server.
 #[derive(Debug)]
 pub enum Missing {
-    /// Neither server, or no network, is installed: what to do about it.
+    /// Neither server, or no toxiproxy, is installed; with advice.
     NotInstalled(String),
-    /// It is there and does not work.
+    /// It is installed but does not work.
     Failed(Error),
 }
 
@@ -52,14 +52,14 @@ impl From<Error> for Missing {
 }
 
 impl SlowServer {
-    /// `MinIO`, else gofakes3, behind toxiproxy with this latency each way.
+    /// Starts `MinIO`, else gofakes3, behind toxiproxy with this latency each way.
     pub async fn start(upstream: Duration, downstream: Duration) -> std::result::Result<Self, Missing> {
         let toxiproxy = tool("toxiproxy").ok_or_else(|| not_installed("no toxiproxy"))?;
         let data = tempfile::tempdir().map_err(|e| broken("a temporary directory").because(e))?;
         Self::start_on(data, toxiproxy, upstream, downstream).await
     }
 
-    /// The same with the server's disk in memory where the system has such a place: what a disk takes is not even.
+    /// Does the same with the server's disk in memory where the system allows it: the time of a real disk varies.
     pub async fn start_in_memory(
         upstream: Duration,
         downstream: Duration,
@@ -109,7 +109,7 @@ impl SlowServer {
         Ok(Self { name, options, api, _network: network, _server: server, _data: data })
     }
 
-    /// From now on the network takes so long each way.
+    /// Sets the latency of the network, each way, from now on.
     pub async fn slow(&self, upstream: Duration, downstream: Duration) -> Result<()> {
         for (stream, latency) in [("upstream", upstream), ("downstream", downstream)] {
             let toxic = json!({ "attributes": { "latency": whole_ms(latency) } });
@@ -123,11 +123,11 @@ fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The command of the best server there is, and its port.
+/// Returns the command of the best installed server, and its port.
 async fn server(data: &TempDir) -> std::result::Result<(&'static str, Command, u16), Missing> {
     let port = free_port().await?;
     if let Some(path) = tool("minio") {
-        // A directory beside MinIO's own is a bucket.
+        // MinIO takes each directory beside its own as a bucket.
         let bucket = data.path().join(BUCKET);
         std::fs::create_dir(bucket).map_err(|e| broken("the bucket's directory").because(e))?;
         let console = free_port().await?;
@@ -183,7 +183,7 @@ async fn listens(port: u16) -> Result<()> {
         .map_err(|e| broken("a server that does not start").because(e))
 }
 
-/// `MinIO` listens before it is ready, and says 503 so long.
+/// Waits for `MinIO`, which listens before it is ready and replies 503 until then.
 async fn ready(port: u16) -> Result<()> {
     let path = format!("/{BUCKET}/none");
     let up = async {
@@ -196,7 +196,7 @@ async fn ready(port: u16) -> Result<()> {
         .map_err(|e| broken("a server that is never ready").because(e))
 }
 
-/// One request to toxiproxy's own interface.
+/// Sends one request to toxiproxy's own API.
 async fn post(api: u16, path: &str, body: &Value) -> Result<Value> {
     let (status, answer) = exchange(api, "POST", path, &body.to_string()).await?;
     if status >= 300 {
@@ -205,7 +205,7 @@ async fn post(api: u16, path: &str, body: &Value) -> Result<Value> {
     serde_json::from_str(&answer).map_err(|e| broken("toxiproxy's answer").because(e))
 }
 
-/// One plain HTTP request: status and body. An error of the server's is an error here.
+/// Sends one plain HTTP request. Returns status and body. An error status of the server is an error here.
 async fn exchange(port: u16, method: &str, path: &str, body: &str) -> Result<(u16, String)> {
     let told = |e: std::io::Error| broken("a local server").because(e);
     let request = format!(

@@ -1,7 +1,7 @@
-//! One caller against a raw PUT: is an op one round trip and nothing more?
+//! One caller against a raw PUT: whether an op costs one round trip and nothing more.
 //!
-//! Op and raw PUT of the size of the HEAD just written take turns on the same store, so that whatever slows the
-//! machine down hits both.
+//! An op and a raw PUT of the size of the HEAD just written take turns on the same store, so that a slow moment of the
+//! machine hits both.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::load::{PAYLOAD, Subject};
 use crate::raw::RawPut;
 use crate::stats::{mean, now};
 
-/// What one caller sees.
+/// The times of one caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Single {
     /// Mean time of an op.
@@ -25,13 +25,13 @@ pub struct Single {
 }
 
 impl Single {
-    /// Op over raw PUT.
+    /// Returns the time of an op over that of a PUT.
     pub fn ratio(&self) -> f64 {
         self.op.as_secs_f64() / self.raw.as_secs_f64()
     }
 }
 
-/// `turns` times enqueue, claim and ack, each followed by a raw PUT under `key` of the store beneath.
+/// Measures enqueue, claim and ack `turns` times, each followed by a raw PUT under `key` of the store beneath.
 pub async fn measure(subject: &Subject, key: &str, round_trip: Duration, turns: usize) -> Result<Single> {
     subject.store.set_round_trip(round_trip);
     let mut raw = RawPut::new(Arc::new(subject.store.clone()), key);

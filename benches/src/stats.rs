@@ -1,4 +1,4 @@
-//! Numbers made of samples, the clock they are taken with, and the comparison with an aim.
+//! Figures made of samples, the clock for the samples, and the comparison with an aim.
 
 use std::time::Duration;
 
@@ -6,30 +6,30 @@ use bucketq::env::Env;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-/// A point on the clock that never steps, from the one door to it.
+/// Returns the time of the monotonic clock. The benchmarks read the clock only here.
 pub fn now() -> Instant {
     Env::default().monotonic()
 }
 
-/// The mean; zero of nothing.
+/// Returns the mean; zero for an empty slice.
 pub fn mean(samples: &[Duration]) -> Duration {
     let count = u32::try_from(samples.len()).unwrap_or(u32::MAX);
     if count == 0 { Duration::ZERO } else { samples.iter().sum::<Duration>() / count }
 }
 
-/// The middle sample; zero of nothing.
+/// Returns the middle sample; zero for an empty slice.
 pub fn median(samples: &[Duration]) -> Duration {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable();
     sorted.get(sorted.len() / 2).copied().unwrap_or_default()
 }
 
-/// Microseconds for people: one decimal.
+/// Returns microseconds for people: one decimal.
 pub fn micros(time: Duration) -> f64 {
     tidy(time.as_secs_f64() * 1e6, 1)
 }
 
-/// A number cut to this many decimals, so that the JSON can be read.
+/// Rounds a number to this many decimals, so that the JSON can be read.
 pub fn tidy(number: f64, decimals: i32) -> f64 {
     let scale = 10_f64.powi(decimals);
     (number * scale).round() / scale
@@ -43,28 +43,28 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Add one stretch.
+    /// Adds one stretch.
     pub fn add(&mut self, events: u64, time: Duration) {
         self.events += events;
         self.time += time;
     }
 
-    /// Events a second; zero before the first stretch.
+    /// Returns the events per second; zero before the first stretch.
     pub fn per_second(&self) -> f64 {
         if self.time.is_zero() { 0.0 } else { self.events as f64 / self.time.as_secs_f64() }
     }
 }
 
-/// Which side of the aim is good.
+/// The good side of an aim.
 #[derive(Clone, Copy, Debug)]
 pub enum Aim {
-    /// This much or more.
+    /// At least this.
     AtLeast(f64),
-    /// This much or less.
+    /// At most this.
     AtMost(f64),
 }
 
-/// One line of the table on standard error: what was measured, what was wanted, and whether it was reached.
+/// Returns one line of the table on standard error: the measured value, the aim, and whether it was reached.
 pub fn judge(name: &str, measured: &Value, aim: Aim) -> String {
     let (met, word, wanted) = match (measured.as_f64(), aim) {
         (None, Aim::AtLeast(w) | Aim::AtMost(w)) => return format!("{name:<44} not measured (aim {w})"),
@@ -75,7 +75,7 @@ pub fn judge(name: &str, measured: &Value, aim: Aim) -> String {
     format!("{name:<44} {measured:>12}   aim {word} {wanted:<8} {verdict}")
 }
 
-/// The value as JSON, cut to `decimals`.
+/// Returns the value as JSON, rounded to `decimals`.
 pub fn number(value: f64, decimals: i32) -> Value {
     json!(tidy(value, decimals))
 }

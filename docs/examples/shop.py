@@ -41,7 +41,7 @@ print(f"{waiting} mails wait")
 # %% [markdown]
 # ## Executors send them
 #
-# What the function answers is the job's result. What it raises fails the attempt; the second failure is the last.
+# The return value of the function becomes the job's result. An exception fails the attempt; after two the job is dead.
 
 
 # %%
@@ -75,7 +75,7 @@ for row in lost.collect():
 print(dead().first()["last_error"])
 
 # %% [markdown]
-# ## A log that goes on where it was
+# ## A log that continues where it stopped
 #
 # The stream gives each finished job once, also when it is started again: its checkpoint says how far it was.
 

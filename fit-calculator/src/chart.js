@@ -1,4 +1,4 @@
-// A chart's frame: an SVG as wide as its place, axes, a reading line for pointer and keys, the table and the CSV.
+// A chart's frame: an SVG as wide as its container, axes, a reading line for pointer and keys, the table and the CSV.
 import { axisBottom, axisLeft } from "d3-axis";
 import { create } from "d3-selection";
 import { csv, download, el, say } from "./dom.js";
@@ -6,7 +6,7 @@ import { table } from "./results.js";
 
 export const MARGIN = { top: 26, right: 30, bottom: 46, left: 60 };
 
-/** Find the parts of the figure `id` in the page and make its buttons work. `rows()` gives what table and CSV show. */
+/** Finds the parts of the figure `id` in the page and makes its buttons work. `rows()` returns the rows of table and CSV. */
 export function figure(id, rows) {
   const node = document.getElementById(id);
   const part = (name) => node.querySelector(`.${name}`);
@@ -17,7 +17,7 @@ export function figure(id, rows) {
   return { node, plot: part("plot"), readout: part("readout"), legend: part("legend"), fill };
 }
 
-/** An empty SVG of this size with axes; gives the group to draw in, under the axes. */
+/** Makes an empty SVG of this size with axes; returns it with the group to draw in, under the axes. */
 export function frame(plot, { height, x, y, xTicks, yTicks, xFormat, yFormat, xLabel, yLabel }) {
   const width = Math.max(280, plot.clientWidth);
   const inner = { width: width - MARGIN.left - MARGIN.right, height: height - MARGIN.top - MARGIN.bottom };
@@ -35,7 +35,7 @@ export function frame(plot, { height, x, y, xTicks, yTicks, xFormat, yFormat, xL
   return { svg, at, drawing, ...inner };
 }
 
-/** Bands of the y axis, one for each class: [from, to, class]. */
+/** Draws bands of the y axis, one for each class: [from, to, class]. */
 export function zones(drawing, { width, y, bands }) {
   for (const [from, to, verdict] of bands) {
     const top = y(to);
@@ -46,7 +46,7 @@ export function zones(drawing, { width, y, bands }) {
   }
 }
 
-/** Read the chart at a place: by pointer, or with the arrow keys while the plot has the focus. */
+/** Shows the values at a place: by pointer, or with the arrow keys while the plot has the focus. */
 export function reader(plot, readout, { svg, at, width, height, x, usual, step, tell }) {
   const line = at.append("line").attr("class", "reading-line").attr("y1", 0).attr("y2", height).attr("visibility", "hidden");
   let place = x(usual);
@@ -73,7 +73,7 @@ export function reader(plot, readout, { svg, at, width, height, x, usual, step, 
   say(readout, tell(usual));
 }
 
-/** The legend: a sample of each line beside its name. */
+/** Shows the legend: a sample of each line beside its name. */
 export function legend(node, lines) {
   const sample = ({ kind }) => {
     const svg = create("svg").attr("width", 28).attr("height", 8).attr("aria-hidden", "true");

@@ -1,6 +1,6 @@
 // Small helpers around the document.
 
-/** An element with attributes and children; children may be text. */
+/** Returns an element with attributes and children; children may be text. */
 export function el(name, attributes = {}, ...children) {
   const node = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -13,12 +13,12 @@ export function el(name, attributes = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
-/** Put text where it stands; touch nothing when it is there already, so that no screen reader repeats it. */
+/** Sets the text of a node; does nothing when it is unchanged, so that no screen reader repeats it. */
 export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Offer text as a file. */
+/** Offers text as a file to download. */
 export function download(name, text) {
   const url = URL.createObjectURL(new Blob([text], { type: "text/csv;charset=utf-8" }));
   const link = el("a", { href: url, download: name });
@@ -28,7 +28,7 @@ export function download(name, text) {
   setTimeout(() => URL.revokeObjectURL(url), 0);
 }
 
-/** Rows as CSV: quoted where they must be. */
+/** Returns rows as CSV, quoted where necessary. */
 export function csv(rows) {
   const cell = (value) => (/[",\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
   return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";

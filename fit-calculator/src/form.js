@@ -1,4 +1,4 @@
-// The controls: one for each input, with its message beside it. Tells `changed` the new value, never decides anything.
+// The controls: one for each input, with its message beside it. They pass new values to `changed` and decide nothing.
 import { scaleLog } from "d3-scale";
 import { byId, el, say } from "./dom.js";
 import { GROUPS, PRICES } from "./fields.js";
@@ -8,7 +8,7 @@ import { time } from "./words.js";
 
 const STEPS = 240;
 
-/** Build the form; `changed(values)` takes the inputs that a hand has changed. */
+/** Builds the form; `changed(values)` gets the inputs that the user changed. */
 export function makeForm(changed) {
   const controls = new Map();
   const add = (into, field) => {
@@ -30,12 +30,12 @@ export function makeForm(changed) {
   }
   PRICES.forEach((field) => add(byId("prices"), field));
   return {
-    /** Show these inputs everywhere but in the control that is being typed in. */
+    /** Shows these inputs everywhere except in the control that the user is typing in. */
     show(inputs) {
       for (const [key, control] of controls) control.show(inputs[key]);
       preset.show(inputs);
     },
-    /** Put each message beside its field. */
+    /** Shows each message beside its field. */
     complain(found) {
       for (const [key, control] of controls) control.complain(found.find(({ field }) => field === key)?.message ?? "");
     },

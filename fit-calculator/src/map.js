@@ -1,4 +1,4 @@
-// The fit map: work time and arrival rate, coloured by verdict, with a crosshair at yours that can be dragged.
+// The fit map: work time and arrival rate, coloured by verdict, with a draggable crosshair at the inputs.
 import { range } from "d3-array";
 import { scaleLog } from "d3-scale";
 import { figure, frame, MARGIN } from "./chart.js";
@@ -11,13 +11,13 @@ const ARRIVAL = [0.01, 10_000];
 const COLUMNS = 80;
 const ROWS = 48;
 const MODELS = { engine: engineModel, plain: plainModel };
-/** A key moves the crosshair by this share of a decade. */
+/** One key press moves the crosshair by this share of a decade. */
 const STEP = 0.05;
 
 const clamp = (value, [least, most]) => Math.min(most, Math.max(least, value));
 const round = (value) => Number(value.toPrecision(3));
 
-/** `moved({ work_ms, arrival })` is told when a hand moves the crosshair. */
+/** Returns a function that draws the map; calls `moved({ work_ms, arrival })` when the user moves the crosshair. */
 export function fitMap(moved) {
   let inputs;
   let model;
@@ -103,7 +103,7 @@ export function fitMap(moved) {
     fill();
   };
 
-  /** The shapes do not depend on the work and the arrival rate that are set: moving the crosshair draws none anew. */
+  /** The shapes do not depend on the current work and arrival rate, so moving the crosshair draws none again. */
   function cells(chart) {
     const of = JSON.stringify({ ...inputs, work_ms: 0, arrival: 0, model, width: chart.width });
     if (drawn.of !== of) drawn = { of, shapes: shapesOf(chart) };
@@ -114,7 +114,7 @@ export function fitMap(moved) {
     }
   }
 
-  /** One shape a verdict, of the runs of its cells in each row. */
+  /** Returns one shape per verdict, made of the runs of its cells in each row. */
   function shapesOf({ width, height }) {
     const [w, h] = [width / COLUMNS, height / ROWS];
     const here = { ...inputs };

@@ -1,8 +1,8 @@
-// The fit model: pure arithmetic on plain objects. docs/fit.md has the formulas and their reasons; crates/bucketq/src/fit.rs
+// The fit model: pure arithmetic on plain objects. docs/fit.md has the formulas and their reasons; crates/bucketq/src/fit
 // and python/bucketq/fit.py are the same model, and cases.json keeps the three together.
 import { amount, percent, time } from "./words.js";
 
-/** The inputs, in order: key, default, least, most, whole numbers only. `above` means the least itself is refused. */
+/** The inputs, in order: key, default, minimum, maximum, whole numbers only. With `above` the minimum itself is refused. */
 export const INPUTS = [
   { key: "mutations", default: 3, min: 1, max: 1000 },
   { key: "batch", default: 10, min: 1, max: 4096 },
@@ -37,7 +37,7 @@ export const VERDICTS = ["strong", "tradeoff", "poor"];
 
 export const LIMITS = { overhead: [0.05, 0.2], load: [0.7, 0.9, 1], dispatch: [0.5, 1] };
 
-// What the engine is like: measured by `make bench-engine`, or taken from its code. docs/fit.md says which.
+// Constants of the engine: measured by `make bench-engine`, or taken from its code. docs/fit.md says which.
 const CONTENTION = 0.3;
 const COMMIT_MS = 0.4;
 const OP_MS = 0.015;
@@ -61,12 +61,12 @@ const SQS_POLL_S = 20;
 /** Seconds of a month of 730 hours. */
 const MONTH_S = 2_628_000;
 
-/** Every input that is not given gets its default. */
+/** Returns the inputs with defaults for missing ones. */
 export function complete(given = {}) {
   return Object.fromEntries(INPUTS.map(({ key, default: value }) => [key, given[key] ?? value]));
 }
 
-/** What makes no sense in these inputs, as { field, message }; empty when all is well. */
+/** Returns the invalid inputs as { field, message }; empty when all are valid. */
 export function check(inputs) {
   const found = [];
   for (const { key, min, max, whole, above } of INPUTS) {
@@ -87,12 +87,12 @@ export function check(inputs) {
   return found;
 }
 
-/** How much longer a commit takes when `writers` processes race for HEAD: 1 for one writer. */
+/** Returns the factor by which a commit takes longer when `writers` processes race for HEAD: 1 for one writer. */
 export function penalty(writers) {
   return 1 + CONTENTION * (1 - 1 / writers);
 }
 
-/** Everything the model says of these inputs. They must have passed `check`. */
+/** Returns all results of the model for these inputs, which must have passed `check`. */
 export function evaluate(given) {
   const inputs = complete(given);
   const { tenfold, ...now } = both(inputs, true);
@@ -107,12 +107,12 @@ function both(inputs, andTenfold) {
   return { plain, engine, month, tenfold: andTenfold ? both(more, false) : undefined };
 }
 
-/** The share of time in which a commit is under way when `x` come during one. */
+/** Returns the share of time in which a commit is running when `x` ops arrive during one. */
 const busyAt = (x) => x / (x + Math.exp(-x));
 const racing = ({ writers, broker }) => (broker ? 1 : writers);
 const part = (a, b) => (a === 0 ? 0 : a === Infinity ? 1 : a / (a + b));
 
-/** The plain model, as published; the dispatch delay and the penalty are ours. */
+/** The plain model, as published; we added the dispatch delay and the penalty. */
 export function plainModel(i) {
   const found = plainFigures(i);
   return { ...found, ...judge(found, i, (by) => plainChange(by, found, i)) };
@@ -143,14 +143,14 @@ function plainChange(by, found, i) {
 
 const dispatchBudget = ({ dispatch_ms }) => ["budget", 2 * dispatch_ms];
 
-/** This engine: group commit makes the batch. */
+/** The model of this engine: group commit determines the batch. */
 export function engineModel(i) {
   const { found, facts } = engineFigures(i);
   const judged = judge(found, i, (by) => engineChange(by, found, facts));
   return { ...found, ...judged, instead: instead(judged, found, facts) };
 }
 
-/** The verdict alone, without its reasons: for maps of thousands. */
+/** Returns only the verdict, without reasons: for maps with thousands of cells. */
 export function verdictOf(model, i) {
   const { load, overhead, dispatch } = classes(model === "plain" ? plainFigures(i) : engineFigures(i).found, i);
   return VERDICTS[Math.max(load, overhead, dispatch)];
@@ -164,7 +164,7 @@ function engineFigures(i) {
   const mutations = i.mutations + 2 * i.retries + extensions;
   const most = penalty(w);
 
-  // One commit: a fixed part, a part for each op, and a segment first when the delta does not fit into HEAD.
+  // One commit: a fixed part, a part per op, and first a segment when the delta does not fit into HEAD.
   const opBytes = OP_BYTES + i.payload / mutations;
   const fixed = i.latency_ms + COMMIT_MS + (i.per_mib_ms * (HEAD_BYTES + RECORD_BYTES)) / MIB;
   const perOp = OP_MS + (i.per_mib_ms * opBytes) / MIB;
@@ -172,7 +172,7 @@ function engineFigures(i) {
   const commit = (ops) => fixed + perOp * ops + (spills(ops) ? i.latency_ms : 0);
   const interval = Math.max(i.commit_interval_ms, i.writes_per_s > 0 ? 1000 / i.writes_per_s : 0);
 
-  // The most a commit can carry, and so the capacity.
+  // The largest commit, and therefore the capacity.
   const mostOps = Math.max(1, Math.min(MAX_OPS, MAX_BYTES / opBytes));
   const calls = mutations - extensions - 1;
   const round = calls > 0 ? Math.min(i.producers, i.consumers / calls) : i.producers;
@@ -182,7 +182,7 @@ function engineFigures(i) {
   const capacity = (1000 * batch_max) / (mutations * fullCycle);
   const load = i.arrival / capacity;
 
-  // The batch that arrivals make: what came during one cycle.
+  // The batch: the ops that arrive during one cycle.
   const rho = Math.min(load, 1);
   const work = attempts * i.work_ms;
   const waiting = 1 - Math.min(1, (i.arrival * work) / (1000 * i.consumers)) ** i.consumers;
@@ -216,11 +216,11 @@ function engineFigures(i) {
   const commits = mutations / batch;
   const commits_per_s = Math.min(i.arrival, capacity) * commits;
 
-  // Who waits in one process is woken at once; another process's job shows with a poll, or with a commit of one's own.
+  // An enqueue wakes waiting workers of its process at once; other processes notice it by a poll or by a commit of their own.
   const notice_ms = w > 1 ? 1 / ((2 / poll_ms + commits_per_s / (1000 * w)) * (w - 1)) + i.latency_ms + commit_ms + wait_ms : 0;
   const dispatch_ms = commit_ms + wait_ms + hop + notice_ms;
 
-  // What a worker loses: it waits for its acks and for its share of a claim, in a closed loop at worst.
+  // A worker's lost time: it waits for its acks and for its share of a claim, in a closed loop at worst.
   const felt = Math.max(0, i.mutations - 2) + 1 / i.prefetch + i.retries * (1 + 1 / i.prefetch);
   const queue_ms = felt * (commit_ms + Math.min(wait_ms, w * fullCycle) + hop);
 
@@ -264,7 +264,7 @@ function engineChange(by, found, { i, w, attempts, slowStore, callers }) {
   return callers ? ["callers", found.load / LIMITS.load[0]] : ["split", Math.ceil(found.load / LIMITS.load[0])];
 }
 
-/** What to use when a figure is poor and no change of this queue would do; null while one might. */
+/** Returns what to use when a figure is poor and no change of this queue would help; null while one might. */
 function instead({ classes: { load, overhead, dispatch } }, found, { i, ideal, attempts, felt }) {
   const work = attempts * i.work_ms;
   const best = found.dispatch_best_ms;
@@ -274,7 +274,7 @@ function instead({ classes: { load, overhead, dispatch } }, found, { i, ideal, a
   return null;
 }
 
-/** Requests and money of a month, beside SQS. */
+/** Returns requests and cost of a month, compared with SQS. */
 export function costs(i, engine) {
   const done = Math.min(i.arrival, engine.capacity);
   const puts = MONTH_S * done * engine.puts_per_job;
@@ -295,7 +295,7 @@ export function costs(i, engine) {
   };
 }
 
-/** The class of each figure: 0 strong, 1 tradeoff, 2 poor. */
+/** Returns the class of each figure: 0 strong, 1 tradeoff, 2 poor. */
 export function classes({ overhead, load, dispatch_ms }, { budget_ms }) {
   return {
     load: load < LIMITS.load[0] ? 0 : load <= LIMITS.load[1] ? 1 : 2,
@@ -304,7 +304,7 @@ export function classes({ overhead, load, dispatch_ms }, { budget_ms }) {
   };
 }
 
-/** The worst of the three, which one it is, and what would change it. Equally bad ones count in this order. */
+/** Returns the worst of the three, which one it is, and the change that would help. Ties are broken in this order. */
 function judge(found, inputs, changeOf) {
   const all = classes(found, inputs);
   const worst = Math.max(all.load, all.overhead, all.dispatch);

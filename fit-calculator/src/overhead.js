@@ -1,4 +1,4 @@
-// Overhead against useful work: the plain model with batches of 1, 10, 50 and yours, and this engine.
+// Overhead against useful work: the plain model with batches of 1, 10, 50 and your own, and this engine.
 import { range } from "d3-array";
 import { scaleLog, scalePow } from "d3-scale";
 import { line } from "d3-shape";

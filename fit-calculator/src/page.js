@@ -1,4 +1,4 @@
-// The page: one state, shown by form, results and charts, kept in the address.
+// The page: form, results and charts show one state, and the address stores it.
 import { byId, say } from "./dom.js";
 import { makeForm } from "./form.js";
 import { loadChart } from "./load.js";
@@ -10,13 +10,13 @@ import { NAMES, showFacts, showMonth, showStrip, showTenfold, showTiles, showVer
 import { asCommand, asPython, fromHash, MODELS, toHash } from "./state.js";
 
 let state = fromHash(location.hash || location.search);
-/** What stands in the controls; may make no sense for a while. */
+/** The values in the controls; they may be invalid while the user types. */
 let typed = { ...state.inputs };
 
 const form = makeForm(change);
 const charts = [overheadChart(), loadChart(), fitMap(change)];
 
-/** Some inputs have changed by hand: take them over if all make sense, else keep the last good result. */
+/** Handles inputs that the user changed: uses them if all are valid, else keeps the last valid result. */
 function change(values) {
   typed = { ...typed, ...values };
   const found = check(typed);
@@ -51,7 +51,7 @@ function draw() {
   for (const chart of charts) chart(state.inputs, state.model);
 }
 
-/** Take over a whole state: the address has changed, or a file was opened. */
+/** Replaces the whole state: the address has changed, or a file was opened. */
 function adopt(next) {
   state = next;
   typed = { ...next.inputs };
@@ -65,7 +65,7 @@ async function copy(text, what) {
     await navigator.clipboard.writeText(text);
     say(byId("said"), `Copied ${what}.`);
   } catch {
-    say(byId("said"), `Copy this yourself: ${text}`);
+    say(byId("said"), `Please copy this yourself: ${text}`);
   }
 }
 
@@ -92,7 +92,7 @@ byId("open").addEventListener("change", async ({ target }) => {
     adopt({ ...state, inputs: next });
     say(byId("said"), `Took ${Object.keys(known).length} figures from ${target.files[0].name}.`);
   } catch (error) {
-    say(byId("said"), `This file does not fit: ${error.message}`);
+    say(byId("said"), `This file cannot be used: ${error.message}`);
   }
   target.value = "";
 });

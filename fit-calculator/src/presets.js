@@ -1,5 +1,5 @@
-// Stores to start from, and what they charge. Latencies are what a program near the store sees of a small PUT: at best,
-// typical, one in a hundred. Only those marked so were measured by this project; `bucketq probe` measures yours.
+// Stores to start from, with their prices. Latencies are those of a small PUT by a program near the store: at best,
+// typical, one in a hundred. This project measured only those that say so; `bucketq probe` measures yours.
 export const PRICES_OF = "November 2026";
 
 const AWS = { price_put: 5, price_get: 0.4, price_gb: 0.023 };
@@ -65,7 +65,7 @@ export const PRESETS = [
   },
 ];
 
-/** The preset whose values these inputs have, or undefined. */
+/** Returns the preset with the values of these inputs, or undefined. */
 export function presetOf(inputs) {
   return PRESETS.find(({ values }) => Object.entries(values).every(([key, value]) => inputs[key] === value));
 }

@@ -1,4 +1,4 @@
-// The verdict, the six tiles, the tables of ten times the load and of the month.
+// Shows the verdict, the six tiles, the tables for ten times the load and for the month.
 import { byId, el, say } from "./dom.js";
 import { INSTEAD } from "./fields.js";
 import { costs, engineModel, VERDICTS } from "./model.js";
@@ -7,7 +7,7 @@ import { amount, percent, time } from "./words.js";
 export const NAMES = { engine: "This engine", plain: "Plain model" };
 const GLYPHS = { strong: "●", tradeoff: "◐", poor: "✕" };
 
-/** A verdict as a coloured word with its sign. */
+/** Returns a verdict as a coloured word with its symbol. */
 export function badge(verdict, words = verdict) {
   return el("span", { class: `badge ${verdict}` }, el("span", { "aria-hidden": "true" }, GLYPHS[verdict]), ` ${words}`);
 }
@@ -24,15 +24,15 @@ const TILES = [
   { id: "dispatch", title: "Dispatch delay", figure: (m) => ms(m.dispatch_ms), judge: "dispatch" },
 ];
 
-/** What a tile says under its figure, besides the other model's figure. */
+/** Returns the remark under a tile's figure. */
 function remark(id, { engine }, inputs, model) {
   if (id === "dispatch") {
     const budget = `budget ${time(inputs.budget_ms)}`;
     if (model === "plain" || !Number.isFinite(engine.dispatch_ms)) return budget;
     return `${budget}; at best ${time(engine.dispatch_best_ms)}, slow ${time(engine.dispatch_p99_ms)}`;
   }
-  if (model === "plain") return id === "queue" ? `batch of ${amount(inputs.batch)}, as given` : "";
-  if (id === "queue") return "what a worker waits for its ack and claim";
+  if (model === "plain") return id === "queue" ? `batch of ${amount(inputs.batch)}, as set` : "";
+  if (id === "queue") return "time that a worker waits for its ack and claim";
   if (id === "capacity") return `commits of up to ${amount(engine.batch_max)} ops`;
   if (id === "puts") return `commits of ${amount(engine.batch)} ops on average`;
   return "";
@@ -57,7 +57,7 @@ export function showVerdict(fit, model) {
 
 const capital = (word) => word[0].toUpperCase() + word.slice(1);
 
-/** The verdict once more, in a line at the foot of a narrow form. */
+/** Shows the verdict again, in a line below a narrow form. */
 export function showStrip(fit, model) {
   const { verdict, overhead, load, dispatch_ms } = fit[model];
   const words = `  overhead ${percent(overhead)} · load ${fixed(load, 2)} · ${ms(dispatch_ms).join(" ")}`;
@@ -82,7 +82,7 @@ export function showTiles(fit, inputs, model) {
   byId("tiles").replaceChildren(...tiles);
 }
 
-/** A table out of rows, the first of them its head. */
+/** Returns a table of rows; the first row is its head. */
 export function table(caption, rows) {
   const [head, ...body] = rows;
   return el(
@@ -138,10 +138,10 @@ export function showMonth({ month, engine }, inputs) {
   say(byId("month-says"), saving(month, engine, inputs));
 }
 
-/** What a commit interval would save, where the money matters. */
+/** Returns how much a commit interval would save, if the cost matters. */
 function saving(month, engine, inputs) {
   if (engine.load >= 1) {
-    return `Only ${amount(engine.capacity)} of ${amount(inputs.arrival)} jobs/s get through here, so the two do not compare.`;
+    return `This queue handles only ${amount(engine.capacity)} of ${amount(inputs.arrival)} jobs/s, so the costs cannot be compared.`;
   }
   if (month.cost < 1 || inputs.price_put === 0) return "";
   const slowest = [2000, 1000, 500, 250].map((commit_interval_ms) => ({ ...inputs, commit_interval_ms }));
@@ -150,8 +150,8 @@ function saving(month, engine, inputs) {
   const times = month.sqs_cost > 0 ? month.cost / month.sqs_cost : Infinity;
   const beside = times > 1.5 ? `SQS costs ${amount(times)} times less. ` : times < 0.67 ? `SQS costs ${amount(1 / times)} times as much. ` : "";
   if (cost > 0.9 * month.cost) return beside;
-  const price = `With one commit in ${time(slower.commit_interval_ms)} at most it would be ${dollars(cost)} USD`;
-  return `${beside}${price}, and the dispatch delay ${time(engineModel(slower).dispatch_ms)}.`;
+  const price = `With at most one commit per ${time(slower.commit_interval_ms)} bucketq would cost ${dollars(cost)} USD`;
+  return `${beside}${price}, and the dispatch delay would be ${time(engineModel(slower).dispatch_ms)}.`;
 }
 
 export function showFacts({ engine }, inputs) {
@@ -162,7 +162,7 @@ export function showFacts({ engine }, inputs) {
     [
       "Workers",
       engine.worker_load > 1
-        ? `${amount(Math.ceil(needed))} needed, ${amount(inputs.consumers)} there: the backlog grows with any queue`
+        ? `${amount(Math.ceil(needed))} needed, only ${amount(inputs.consumers)} configured: the backlog grows with any queue`
         : `${amount(needed)} of ${amount(inputs.consumers)} busy on average`,
     ],
     ["First open", `${time(engine.cold_open_ms)} for ${amount(inputs.file_mib)} MiB; commits do not depend on the file's size`],

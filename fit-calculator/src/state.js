@@ -1,16 +1,16 @@
-// The state of the page: the inputs, and which model judges. All of it stands in the address, less what is as usual.
+// The state of the page: the inputs and the chosen model. The address stores all of it except default values.
 import { check, complete, INPUTS } from "./model.js";
 
 export const MODELS = ["engine", "plain"];
 
-/** The address's fragment for this state. */
+/** Returns the address's fragment for this state. */
 export function toHash({ inputs, model }) {
   const words = differing(inputs).map(([key, value]) => `${key}=${value}`);
   if (model !== MODELS[0]) words.push(`model=${model}`);
   return words.join("&");
 }
 
-/** The state that a fragment tells; what makes no sense in it is left as usual. */
+/** Returns the state in a fragment; invalid parts get their defaults. */
 export function fromHash(hash) {
   const words = new URLSearchParams(hash.replace(/^[#?]/, ""));
   const given = Object.fromEntries([...words].map(([key, text]) => [key, text.trim() === "" ? NaN : Number(text)]));
@@ -18,7 +18,7 @@ export function fromHash(hash) {
   return { inputs: sensible(given), model };
 }
 
-/** These inputs, those that are refused put back to their defaults. */
+/** Returns these inputs with invalid ones set to their defaults. */
 export function sensible(given) {
   const inputs = complete(given);
   for (let found = check(inputs); found.length > 0; found = check(inputs)) {
@@ -29,17 +29,17 @@ export function sensible(given) {
   return inputs;
 }
 
-/** Inputs that are not as usual, as [key, value]. */
+/** Returns inputs that differ from their defaults, as [key, value]. */
 export function differing(inputs) {
   return INPUTS.filter(({ key, default: usual }) => inputs[key] !== usual).map(({ key }) => [key, inputs[key]]);
 }
 
-/** The same question on the command line. */
+/** Returns these inputs as a command line. */
 export function asCommand(inputs) {
   return ["bucketq fit", ...differing(inputs).map(([key, value]) => `--${key.replaceAll("_", "-")} ${value}`)].join(" ");
 }
 
-/** The same question in Python. */
+/** Returns these inputs as a Python call. */
 export function asPython(inputs) {
   return `bucketq.fit.evaluate(${differing(inputs).map(([key, value]) => `${key}=${value}`).join(", ")})`;
 }

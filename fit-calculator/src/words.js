@@ -1,19 +1,19 @@
-// Numbers as people read them. The sentences of a verdict use these, so the Rust and Python models have the same.
+// Numbers for people. The sentences of a verdict use these, so the Rust and Python models have the same functions.
 
-/** Three significant digits, whole from 100 on, with a comma at each thousand; halves go up. */
+/** Returns three significant digits, whole from 100 on, with a comma at each thousand; rounds halves up. */
 export function amount(value) {
   if (value === Infinity) return "any number";
   const digits = value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : value >= 0.1 ? 3 : 4;
-  // A little more than a half, so that a half that lost its last bit is still one.
+  // A little more than a half, so that a half with a rounding error is still rounded up.
   const scaled = Math.floor(value * 10 ** digits + 0.5 + 1e-9);
   if (digits === 0) return String(scaled).replace(/\B(?=(\d{3})+$)/g, ",");
   return (scaled / 10 ** digits).toFixed(digits).replace(/\.?0+$/, "");
 }
 
-/** A share as a percentage. */
+/** Returns a share as a percentage. */
 export const percent = (share) => `${amount(100 * share)}%`;
 
-/** A time in the unit that suits it. */
+/** Returns a time in a suitable unit. */
 export function time(ms) {
   if (ms < 1000) return `${amount(ms)} ms`;
   if (ms < 120_000) return `${amount(ms / 1000)} s`;

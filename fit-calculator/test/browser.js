@@ -1,4 +1,4 @@
-// One Chromium for the tests: Debian's, or the one that CHROMIUM names. Built page, every request and message noted.
+// One Chromium for the tests: Debian's, or the one that CHROMIUM names. It opens the built page and records every request and message.
 import { existsSync, mkdirSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { chromium } from "playwright-core";
@@ -20,7 +20,7 @@ export async function start() {
 
 export const stop = () => browser?.close();
 
-/** The page in a context of its own; `trouble` fills with messages, errors and requests that should not be. */
+/** Opens the page in its own context; `trouble` collects unexpected messages, errors and requests. */
 export async function open(hash = "", options = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, acceptDownloads: true, ...options });
   const page = await context.newPage();

@@ -1,4 +1,4 @@
-// What the page is made of may be passed on under Apache-2.0; what only builds and tests it may be used.
+// Packages in the page must allow redistribution under Apache-2.0; packages for building and testing only use.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";

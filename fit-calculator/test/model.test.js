@@ -1,4 +1,4 @@
-// The model against cases.json, which was worked out apart from it.
+// The model against cases.json, which was calculated independently.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
@@ -6,7 +6,7 @@ import { check, complete, evaluate, INPUTS } from "../src/model.js";
 
 const { inputs, cases, refused } = JSON.parse(readFileSync(new URL("../cases.json", import.meta.url)));
 
-/** Where `got` is not `want`: numbers to nine digits, all else exactly. null stands for a number without end. */
+/** Returns the differences of `got` from `want`: numbers to nine digits, all else exactly. null means infinity. */
 function differences(want, got, path = "") {
   if (want !== null && typeof want === "object") {
     const keys = new Set([...Object.keys(want), ...Object.keys(got ?? {})]);

@@ -1,4 +1,4 @@
-// The page in a real browser: what every control changes, keyboard, pointer, address, files, sizes, accessibility.
+// The page in a real browser: the effect of every control, keyboard, pointer, address, files, sizes, accessibility.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { after, before, describe, test } from "node:test";
@@ -16,7 +16,7 @@ if (!executable) {
 before(start);
 after(stop);
 
-/** Run with the page open; nothing may have been logged, thrown or asked of a network. */
+/** Runs a test with the page open; the page must log, throw and request nothing. */
 function onPage(name, hash, act, options) {
   test(name, async () => {
     const { page, context, trouble } = await open(hash, options);
@@ -29,7 +29,7 @@ function onPage(name, hash, act, options) {
 const text = (page, selector) => page.locator(selector).innerText();
 const set = (page, key, value) => page.locator(`#in-${key}`).fill(String(value));
 const model = (page, name) => page.locator(`label[for="model-${name}"]`).click();
-/** All that the page answers, without the controls. */
+/** Returns all results on the page, without the controls. */
 const answers = (page) =>
   page.evaluate(() => ["verdict", "tiles", "tenfold", "month", "facts"].map((id) => document.getElementById(id).innerText).join("\n"));
 const openAll = (page) => page.evaluate(() => document.querySelectorAll("details").forEach((each) => (each.open = true)));
@@ -66,7 +66,7 @@ describe("the page", { concurrency: 2 }, () => {
     assert.match(await text(page, "#map-model"), /plain model/);
   });
 
-  // For each input a base that makes it count, and a value to change it to.
+  // For each input: a state in which it has an effect, and a new value.
   const MOVES = {
     mutations: ["", 5], batch: ["", 20], arrival: ["", 20], work_ms: ["", 200], budget_ms: ["", 100], producers: ["", 1],
     consumers: ["", 4], writers: ["", 4], broker_ms: ["#broker=1", 30], payload: ["", 100000], prefetch: ["", 1],
@@ -204,7 +204,7 @@ describe("the page", { concurrency: 2 }, () => {
     await page.locator("#said", { hasText: "Took 3 figures from probe.json" }).waitFor();
     assert.equal(await page.locator("#in-latency_ms").inputValue(), "6");
     await give('{"inputs": {"latency_ms": 99}}');
-    await page.locator("#said", { hasText: "does not fit: latency_p99_ms" }).waitFor();
+    await page.locator("#said", { hasText: "cannot be used: latency_p99_ms" }).waitFor();
     assert.equal(await page.locator("#in-latency_ms").inputValue(), "6");
   });
 

@@ -9,7 +9,7 @@
 ...             print(job.data["to"])
 ada@example.org
 
-``bucketq.aio`` has the same names, awaitable. ``file``, ``queue`` and ``types`` hold what is exported here.
+``bucketq.aio`` has the same names for asyncio. ``file``, ``queue`` and ``types`` define the names exported here.
 """
 
 from bucketq.errors import (
@@ -26,7 +26,7 @@ from bucketq.errors import (
     Unavailable,
 )
 from bucketq.events import Event
-from bucketq.file import Atomic, QueueFile, check, measure, open, probe, restore
+from bucketq.file import Atomic, QueueFile, check, fix_time, measure, open, probe, restore
 from bucketq.measured import BySize, ClockOffset, Measured, Spread, Times, Workload
 from bucketq.metrics import Histogram, Metrics
 from bucketq.queue import Batch, Job, Jobs, Queue
@@ -44,6 +44,7 @@ from bucketq.types import (
     Enqueued,
     Exported,
     Extras,
+    FixedTime,
     JobDetail,
     JobInfo,
     Life,
@@ -91,6 +92,7 @@ __all__ = [
     "Event",
     "Exported",
     "Extras",
+    "FixedTime",
     "Histogram",
     "Invalid",
     "Job",
@@ -131,6 +133,7 @@ __all__ = [
     "Worker",
     "Workload",
     "check",
+    "fix_time",
     "measure",
     "open",
     "probe",

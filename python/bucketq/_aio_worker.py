@@ -1,4 +1,4 @@
-"""The worker of ``bucketq.aio``, with the same names as the blocking one."""
+"""The worker of ``bucketq.aio``, with the same names as the synchronous one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Worker(WorkerBase):
-    """Runs handlers, as ``bucketq.Worker``: coroutines in the loop that runs, functions in threads."""
+    """Runs handlers, as ``bucketq.Worker``: coroutines in the running loop, functions in threads."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Worker(WorkerBase):
         name: str | None = None,
         on_lease_lost: OnLost | None = None,
     ) -> None:
-        """``concurrency`` jobs at a time, of ``queues`` or of all that have a handler."""
+        """Run ``concurrency`` jobs at a time, of ``queues`` or of all that have a handler."""
         super().__init__(
             file, concurrency=concurrency, queues=queues, lease=lease, name=name, on_lease_lost=on_lease_lost
         )
@@ -40,16 +40,16 @@ class Worker(WorkerBase):
         self._ended = asyncio.Event()
 
     async def run(self, *, wait: Seconds | None = None, signals: bool = True) -> Worked:
-        """Work until drained; with ``wait``, until there was no job for that long.
+        """Work until drained; with ``wait``, until no job came for that long.
 
-        SIGTERM and SIGINT drain, a second one stops: jobs under way are given back. Only in the main thread.
+        In the main thread SIGTERM and SIGINT drain; a second one stops and gives running jobs back.
         """
         return await self._go(self._begin(wait), signals)
 
     async def close(self, timeout: Seconds | None = None) -> None:
-        """Drain and wait. After ``timeout``, stop: jobs under way are given back.
+        """Drain and wait. After ``timeout``, stop and give running jobs back.
 
-        A coroutine is cancelled. A function cannot be: it goes on in its thread, and ``job.ended`` tells it.
+        A coroutine is cancelled. A function cannot be: it continues in its thread and can check ``job.ended``.
         """
         limit = convert.maybe_millis(timeout, "timeout")
         self.drain()

@@ -1,6 +1,6 @@
-"""Between Python's values and the engine's: bytes with a content type, milliseconds, plain dicts.
+"""Converts between Python's values and the engine's: bytes with a content type, milliseconds, plain dicts.
 
-Called by every module that talks to ``_native``. Says what is wrong with an argument before anything is sent.
+Every module that uses ``_native`` calls it. It rejects wrong arguments before anything is sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Blob = tuple[bytes, str]
 """Bytes and their content type."""
 Dict = dict[str, Any]
-"""What the engine knows of something, by name."""
+"""A record from the engine, by field name."""
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -47,7 +47,7 @@ EXTRAS = (
 
 
 def millis(value: Seconds, what: str) -> int:
-    """A duration in milliseconds."""
+    """Return a duration in milliseconds."""
     if isinstance(value, timedelta):
         result = value // MILLISECOND
     elif isinstance(value, bool) or not isinstance(value, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -64,12 +64,12 @@ def millis(value: Seconds, what: str) -> int:
 
 
 def maybe_millis(value: Seconds | None, what: str) -> int | None:
-    """A duration in milliseconds, or None as it is."""
+    """Return a duration in milliseconds; None for None."""
     return None if value is None else millis(value, what)
 
 
 def moment(value: datetime, what: str) -> int:
-    """Milliseconds since 1970 in UTC."""
+    """Return milliseconds since 1970 in UTC."""
     if not isinstance(value, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise Invalid(f"{what} is {value!r}: give an aware datetime")
     if value.tzinfo is None or value.utcoffset() is None:
@@ -78,17 +78,17 @@ def moment(value: datetime, what: str) -> int:
 
 
 def time(ms: int) -> datetime:
-    """The time in UTC."""
+    """Return the time in UTC."""
     return EPOCH + timedelta(milliseconds=ms)
 
 
 def maybe_time(ms: int | None) -> datetime | None:
-    """The time in UTC, or None as it is."""
+    """Return the time in UTC; None for None."""
     return None if ms is None else time(ms)
 
 
 def whole(value: int, what: str, low: int, high: int) -> int:
-    """A whole number within bounds."""
+    """Return the number if it is whole and within bounds."""
     if isinstance(value, bool) or not isinstance(value, int):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise Invalid(f"{what} is {value!r}: give a whole number")
     if not low <= value <= high:
@@ -97,27 +97,27 @@ def whole(value: int, what: str, low: int, high: int) -> int:
 
 
 def name(value: str | None, what: str) -> str | None:
-    """Text, or None as it is."""
+    """Return the value if it is text or None."""
     if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise Invalid(f"{what} is {value!r}: give text")
     return value
 
 
 def names(values: Iterable[str], what: str) -> list[str]:
-    """Several texts; one text alone is a likely mistake for a list of one."""
+    """Return the texts as a list. Rejects a single text: the caller likely meant a list of one."""
     if isinstance(values, str):
         raise Invalid(f"{what} is the text {values!r}: give a list, [{values!r}]")
     return list(values)
 
 
 def is_json(content_type: str) -> bool:
-    """True for JSON under any of its names."""
+    """Return True for any content type of JSON."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind == JSON or kind.endswith("+json")
 
 
 def encode(data: Any, content_type: str | None = None) -> tuple[bytes, str]:
-    """The bytes of these data and their content type: bytes and text as they are, all else as JSON."""
+    """Return the bytes of the data and their content type: bytes and text unchanged, all else as JSON."""
     match data:
         case bytes():
             return data, content_type or BYTES
@@ -141,7 +141,7 @@ def encode(data: Any, content_type: str | None = None) -> tuple[bytes, str]:
 
 
 def decode(payload: bytes, content_type: str) -> Any:
-    """What ``encode`` was given: JSON and text decoded, all else the bytes."""
+    """Reverse ``encode``: JSON and text are decoded, all else stays bytes."""
     if is_json(content_type):
         try:
             return json.loads(payload)
@@ -153,7 +153,7 @@ def decode(payload: bytes, content_type: str) -> Any:
 
 
 def text(payload: bytes) -> str:
-    """The payload as UTF-8 text."""
+    """Return the payload as UTF-8 text."""
     try:
         return payload.decode()
     except UnicodeDecodeError as error:
@@ -161,7 +161,7 @@ def text(payload: bytes) -> str:
 
 
 def queue_and_data(args: tuple[Any, ...]) -> tuple[str | None, Any]:
-    """``(data)`` or ``(queue, data)``."""
+    """Split the arguments ``(data)`` or ``(queue, data)`` into queue and data."""
     match args:
         case (data,):
             return None, data
@@ -172,7 +172,7 @@ def queue_and_data(args: tuple[Any, ...]) -> tuple[str | None, Any]:
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
-    """Words for the known name that is most like ``key``, or all of them."""
+    """Return a hint for an error message: the known name most similar to ``key``, or all names."""
     from difflib import get_close_matches
 
     known = list(known)
@@ -181,14 +181,19 @@ def nearest(key: str, known: Iterable[str]) -> str:
 
 
 def check_extras(extras: Extras) -> None:
-    """Refuse a misspelt name."""
+    """Reject unknown names."""
     for key in extras:
         if key not in EXTRAS:
             raise TypeError(f"a job has no {key!r}: {nearest(key, EXTRAS)}")
 
 
+def job(data: Any, extras: Extras) -> tuple[Blob, Dict]:
+    """Return a job to enqueue in the engine's form."""
+    return encode(data, extras.get("content_type")), native_extras(extras)
+
+
 def native_extras(extras: Extras) -> dict[str, Any]:
-    """The extras as the engine wants them."""
+    """Return the extras in the engine's form."""
     check_extras(extras)
     out: dict[str, Any] = {}
     given: dict[str, Any] = {key: value for key, value in extras.items() if value is not None}
@@ -224,7 +229,7 @@ def native_extras(extras: Extras) -> dict[str, Any]:
 
 
 def headers(value: Mapping[str, str]) -> dict[str, str]:
-    """Text by text."""
+    """Check that headers map text to text."""
     try:
         pairs: dict[Any, Any] = dict(value)
     except (TypeError, ValueError):
@@ -235,11 +240,11 @@ def headers(value: Mapping[str, str]) -> dict[str, str]:
 
 
 SETTINGS = {name: kind for name, kind, _, _ in _native.settings()}
-"""Every setting of the engine, with what it takes."""
+"""Every setting of the engine, with the values it takes."""
 
 
 def native_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as the engine wants them."""
+    """Return the settings in the engine's form."""
     out: dict[str, Any] = {}
     for key, value in settings.items():
         if key not in SETTINGS:
@@ -249,7 +254,7 @@ def native_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def setting(key: str, value: Any) -> Any:
-    """The value of a setting: durations as milliseconds, paths as text."""
+    """Return the value of a setting: durations as milliseconds, paths as text."""
     kind, _, words = SETTINGS[key].partition(" ")
     if kind == "seconds" and value is not None and not (words and isinstance(value, str)):
         return millis(value, key)

@@ -1,4 +1,4 @@
-"""Numbers as people read them, and the sentences of a verdict: the same as in Rust and on the page."""
+"""Numbers for people, and the sentences of a verdict: the same as in Rust and on the page."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def then(change: str, value: float) -> str:
 
 
 def amount(value: float) -> str:
-    """Three significant digits, whole from 100 on, with a comma at each thousand; halves go up."""
+    """Format with three significant digits, whole from 100 on, with thousands commas; halves round up."""
     if value == math.inf:
         return "any number"
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3 if value >= 0.1 else 4
-    # A little more than a half, so that a half that lost its last bit is still one.
+    # A little more than a half, so that a half that lost its last bit still rounds up.
     scaled = math.floor(value * 10**digits + 0.5 + 1e-9)
     if digits == 0:
         return f"{scaled:,}"

@@ -1,7 +1,7 @@
-"""Calling those who asked to be told: of events, and of leases that are lost. Nothing in the engine waits for them.
+"""Calls the callbacks for events and lost leases. The engine never waits for them.
 
-A blocking handle is read on a thread, one of asyncio in the event loop. Whatever a callback does stays here: what it
-raises is logged, and what it does not keep up with is missed and counted.
+A synchronous handle calls them on a thread, an asyncio handle in the event loop. A callback cannot harm the engine:
+its exceptions are logged, and events that come too fast for it are dropped and counted.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from bucketq._job import JobBase
 
 ROOM = 10_000
-"""Events that wait for a callback; beyond that they are missed."""
+"""The most events that wait for a callback; further ones are dropped."""
 LINGER = 5.0
-"""Seconds that closing waits for a callback which is still busy."""
+"""Seconds that closing waits for a callback that is still busy."""
 
 Told = tuple[list["Dict"], int, list[tuple[Callable[[str], Any], str]]]
 OnLost = Callable[[Any, events.Loss], object]
@@ -38,23 +38,23 @@ _threads: WeakSet[Thread] = WeakSet()
 
 
 def log() -> logging.Logger:
-    """Loaded when there is something to say: most programs never hear of it."""
+    """Import logging only when there is something to log: most programs never need it."""
     from logging import getLogger
 
     return getLogger("bucketq")
 
 
 class Calls:
-    """Whom to call for what is told, and what became of it."""
+    """The callbacks of a handle, and the count of those that failed."""
 
     def __init__(self, on_event: events.OnEvent | None) -> None:
         self._on_event = on_event
         self._complained = False
         self.failed = 0
-        """Events that could not be dealt with since the last batch."""
+        """Events whose callback failed since the last batch."""
 
     def of(self, told: Told) -> Generator[Callable[[], Any]]:
-        """One call after the other. What raises is to be given to ``complain``."""
+        """Yield one call after the other. The caller passes exceptions to ``complain``."""
         happened, missed, lost = told
         for tell, reason in lost:
             yield partial(tell, reason)
@@ -69,7 +69,7 @@ class Calls:
             yield partial(self._on_event, _missed(event, missed))
 
     def complain(self, call: Callable[[], Any], error: BaseException) -> None:
-        """A callback has failed. The queue file is none the worse for it."""
+        """Log and count a failed callback. The queue file is not affected."""
         if not isinstance(call, partial) or call.func is not self._on_event:
             log().error("on_lease_lost failed", exc_info=error)
             return
@@ -79,7 +79,7 @@ class Calls:
             log().error("on_event failed; further failures are only counted", exc_info=error)
 
     def begin(self) -> int:
-        """How many events of the batch before failed."""
+        """Start a batch. Returns how many events of the previous batch failed."""
         failed, self.failed = self.failed, 0
         return failed
 
@@ -93,26 +93,26 @@ def _missed(before: events.Event | None, count: int) -> events.Missed:
 
 
 class Listening:
-    """Somebody is told; ends with ``end``, or when nobody refers to this any more."""
+    """A running listener; ends with ``end``, or when it is no longer referenced."""
 
     def __init__(self, teller: _native.Teller) -> None:
         self._teller = teller
 
     def watch(self, job: J, on_lost: OnLost) -> J:
-        """Have this called once the job's lease is lost, as long as somebody holds the job."""
-        job._held.on_lost(self._teller, partial(_lost, ref(job), on_lost))
+        """Call ``on_lost`` when the job's lease is lost, as long as the job is referenced."""
+        job._on_lost(self._teller, partial(_lost, ref(job), on_lost))
         return job
 
     def stop(self) -> None:
-        """Nothing new is told."""
+        """Accept no new events."""
         self._teller.end()
 
     def end(self) -> None:
-        """The same, and wait until what happened before is told."""
+        """Stop, and wait until earlier events are delivered."""
         self.stop()
 
     async def aend(self) -> None:
-        """The same in an event loop."""
+        """End, in an event loop."""
         self.end()
 
 
@@ -122,13 +122,13 @@ def _lost(job: ref[Any], on_lost: OnLost, reason: events.Loss) -> Any:
 
 
 class Thread(Listening):
-    """Calls from a thread of its own; coroutines run in an event loop of that thread."""
+    """Calls callbacks on its own thread; coroutines run in an event loop of that thread."""
 
     def __init__(self, file: _native.File, on_event: events.OnEvent | None) -> None:
         reader, teller = file.listen(0 if on_event is None else ROOM)
         super().__init__(teller)
         self._pid = os.getpid()
-        # The thread does not refer to this: it ends when nobody does.
+        # The thread does not reference this object, so it ends when nothing else does.
         run = partial(_read, reader, Calls(on_event))
         self._thread = threading.Thread(target=run, name="bucketq-events", daemon=True)
         _threads.add(self)
@@ -136,7 +136,7 @@ class Thread(Listening):
 
     def end(self) -> None:
         self.stop()
-        # In a forked child there is no such thread, and in a callback it is this one.
+        # A forked child has no such thread, and a callback runs on it.
         if os.getpid() != self._pid or threading.current_thread() is self._thread:
             return
         self._thread.join(LINGER)
@@ -151,7 +151,7 @@ class Thread(Listening):
 
 @atexit.register
 def _at_exit() -> None:
-    """Tell what is left to tell before the interpreter ends; a thread inside the engine must not come back later."""
+    """Deliver the remaining events before the interpreter ends; no thread may return from the engine after that."""
     for one in list(_threads):
         one.end()
 
@@ -164,12 +164,12 @@ def _read(reader: _native.Reader, calls: Calls) -> None:
                     result = call()
                     if isawaitable(result):
                         loop.run(result)
-                except BaseException as error:  # Also what would only end this thread.
+                except BaseException as error:  # Even those that would only end this thread.
                     calls.complain(call, error)
 
 
 class Loop:
-    """An event loop for callbacks that are coroutines, made by the first one."""
+    """An event loop for callbacks that are coroutines, created by the first one."""
 
     def __init__(self) -> None:
         self._runner: asyncio.Runner | None = None
@@ -193,7 +193,7 @@ class Loop:
 
 
 class Task(Listening):
-    """Calls from a task of the event loop that runs now."""
+    """Calls callbacks in a task of the running event loop."""
 
     def __init__(self, file: _native.File, on_event: events.OnEvent | None) -> None:
         import asyncio
@@ -207,7 +207,7 @@ class Task(Listening):
         import asyncio
 
         self.stop()
-        # Another loop's task cannot be waited for, and a callback not for itself.
+        # A task of another loop cannot be awaited, and a callback cannot await itself.
         if asyncio.get_running_loop() is not self._loop or asyncio.current_task() is self._task:
             return
         _, late = await asyncio.wait({self._task}, timeout=LINGER)
@@ -233,38 +233,38 @@ async def _aread(reader: _native.Reader, calls: Calls) -> None:
                 raise
             except BaseException as error:
                 calls.complain(call, error)
-        # Others have a turn, however many events there are.
+        # Let other tasks run, however many events there are.
         await sleep(0)
 
 
 def start(file: _native.File, on_event: events.OnEvent | None, kind: type[Thread | Task]) -> _native.File:
-    """Tell events of this file, if anybody wants them."""
+    """Start a listener for this file if there is an ``on_event``."""
     if on_event is not None:
-        file.beside["listening"] = kind(file, on_event)
+        file.hooks.listening = kind(file, on_event)
     return file
 
 
 def watch(
     file: _native.File, jobs: Iterable[J], on_lost: OnLost | None, kind: type[Thread | Task]
 ) -> list[J]:
-    """The jobs, each with a callback for the loss of its lease if there is one."""
+    """Return the jobs, with ``on_lost`` registered for each if it is given."""
     if on_lost is None:
         return list(jobs)
-    listening = file.beside.get("listening")
+    listening = file.hooks.listening
     if listening is None:
-        listening = file.beside["listening"] = kind(file, None)
+        listening = file.hooks.listening = kind(file, None)
     return [listening.watch(job, on_lost) for job in jobs]
 
 
 def end(file: _native.File) -> None:
-    """Everything that happened is told, and nothing more."""
-    listening: Listening | None = file.beside.get("listening")
+    """Deliver the events so far, then end the listener."""
+    listening = file.hooks.listening
     if listening is not None:
         listening.end()
 
 
 async def aend(file: _native.File) -> None:
-    """The same in an event loop."""
-    listening: Listening | None = file.beside.get("listening")
+    """Deliver the events so far, then end the listener; for asyncio."""
+    listening = file.hooks.listening
     if listening is not None:
         await listening.aend()

@@ -1,4 +1,4 @@
-"""Changes put together for the engine."""
+"""Builds the engine's ops and queries from Python arguments."""
 
 from __future__ import annotations
 
@@ -17,29 +17,37 @@ if TYPE_CHECKING:
 
     from bucketq import _native
     from bucketq._job import JobBase
+    from bucketq._show import Receipt
     from bucketq.types import Changes, Enqueued, Extras, FromPolicy, Missed, Seconds, State
 
 
 def new(file: _native.File, data: Any, extras: Extras) -> _native.New:
-    """A job to be enqueued, its id drawn. If the handle is traced, the job carries the trace context."""
-    telemetry = file.beside.get("telemetry")
+    """Return a job to enqueue, with its id. If the handle is instrumented, the job carries the trace context."""
+    telemetry = file.hooks.telemetry
     return _new(file, data, extras if telemetry is None else telemetry.carried(extras))
 
 
+def following(held: _native.Held | None, position: int, extras: Extras) -> Extras:
+    """Return the extras of a job enqueued by the commit that ends another: repeating that call repeats the id."""
+    if held is None or extras.get("id") is not None:
+        return extras
+    return {**extras, "id": held._next_id(position)}
+
+
 def _new(file: _native.File, data: Any, extras: Extras) -> _native.New:
-    return file.new(convert.encode(data, extras.get("content_type")), **convert.native_extras(extras))
+    return file.new(*convert.job(data, extras))
 
 
-def send(file: _native.File, queue: str, jobs: list[tuple[Any, Extras]]) -> _native.Call[Any]:
-    """Put these jobs into the queue, all or none."""
-    telemetry = file.beside.get("telemetry")
+def send(file: _native.File, queue: str, jobs: list[tuple[Any, Extras]]) -> _native.Call[list[Receipt]]:
+    """Enqueue these jobs, all or none."""
+    telemetry = file.hooks.telemetry
     if telemetry is not None:
         return telemetry.send(file, queue, jobs)
-    return file.call(enqueue(queue, [_new(file, data, extras) for data, extras in jobs]))
+    return file.enqueue(queue, [convert.job(data, extras) for data, extras in jobs])
 
 
 def given(queue: str, jobs: Iterable[Any], begin: int) -> list[tuple[Any, Extras]]:
-    """Jobs for this queue, from ``New`` or from data alone; ``begin`` is the number of the first in messages."""
+    """Return jobs for this queue, from ``New`` or data alone; error messages number them from ``begin``."""
     made: list[tuple[Any, Extras]] = []
     for index, job in enumerate(jobs, begin):
         if not isinstance(job, New):
@@ -53,13 +61,13 @@ def given(queue: str, jobs: Iterable[Any], begin: int) -> list[tuple[Any, Extras
     return made
 
 
-def enqueue(queue: str, jobs: list[_native.New]) -> Op:
-    """Put these jobs into the queue, all or none."""
+def enqueue(queue: str, jobs: list[_native.New]) -> Op[list[Receipt]]:
+    """Return the op that enqueues these jobs, all or none."""
     return Op.enqueue(queue, jobs)
 
 
 def words(error: object) -> str | None:
-    """What is kept of a failure: text as it is, an exception as Python shows it in one line."""
+    """Return the text stored for a failure: text unchanged, an exception as Python's one-line form."""
     match error:
         case None:
             return None
@@ -70,7 +78,7 @@ def words(error: object) -> str | None:
 
 
 def swallowed(job: JobBase, error: BaseException | None, swallow: bool) -> bool:
-    """True if the loop goes on although the work on a job failed; the log has it."""
+    """Return True if the loop continues although the work on a job failed. Logs the failure."""
     if not swallow or not isinstance(error, Exception):
         return False
     from logging import getLogger
@@ -79,8 +87,10 @@ def swallowed(job: JobBase, error: BaseException | None, swallow: bool) -> bool:
     return True
 
 
-def chunks(file: _native.File, queue: str, jobs: Iterable[Any], size: int) -> Iterator[_native.Call[Any]]:
-    """The enqueues of so many jobs each."""
+def chunks(
+    file: _native.File, queue: str, jobs: Iterable[Any], size: int
+) -> Iterator[_native.Call[list[Receipt]]]:
+    """Yield enqueues of up to ``size`` jobs each."""
     convert.whole(size, "chunk", 1, 1_000_000)
     rest, begin = iter(jobs), 0
     while part := given(queue, islice(rest, size), begin):
@@ -89,7 +99,7 @@ def chunks(file: _native.File, queue: str, jobs: Iterable[Any], size: int) -> It
 
 
 class telling:
-    """Makes an error tell which jobs were enqueued before it."""
+    """Adds the jobs enqueued so far to an error that leaves the block."""
 
     def __init__(self, done: list[Enqueued]) -> None:
         self.done = done
@@ -105,14 +115,14 @@ class telling:
 
 
 def term(lease: Seconds | FromPolicy | None) -> tuple[int | None, bool]:
-    """How long a claim holds its jobs in milliseconds, none for what their queues say; and whether without end."""
+    """Return the lease of a claim in milliseconds, None for the queue's policy; and whether the lease never ends."""
     if lease is POLICY:
         return None, False
     return convert.maybe_millis(lease, "lease"), lease is None
 
 
-def configure(queue: str, changes: Changes) -> Op:
-    """Change the policy of a queue."""
+def configure(queue: str, changes: Changes) -> Op[convert.Dict]:
+    """Return the op that changes the policy of a queue."""
     return Op.configure(queue, policies.changes(changes))
 
 
@@ -127,20 +137,20 @@ def schedule(
     timezone: str | tzinfo | None,
     missed: Missed,
     extras: Extras,
-) -> Op:
-    """Enqueue a job again and again."""
+) -> Op[int]:
+    """Return the op that enqueues a job periodically."""
     for key in ("delay", "at", "id"):
         if extras.get(key) is not None:
-            raise Invalid(f"{key} is nothing for a schedule: it says itself when its jobs are enqueued")
+            raise Invalid(f"{key} is not allowed in a schedule, which sets the times and ids of its jobs")
     timing = policies.timing(cron, every, start, timezone)
-    # Its jobs belong to no trace: they come long after whoever made the schedule.
+    # Its jobs carry no trace context: they are enqueued long after the call that made the schedule.
     return Op.schedule(queue, name, timing, policies.catches_up(missed), _new(file, data, extras))
 
 
 def requeue_all(
     file: _native.File, queue: str | None, states: Iterable[State], group: str | None, error: str | None
 ) -> _native.Call[int]:
-    """Give the jobs that match fresh lives."""
+    """Requeue the finished jobs that match."""
     names = convert.names(states, "states")
     return file.requeue_all(queue, names, convert.name(group, "group"), convert.name(error, "error"))
 
@@ -148,14 +158,14 @@ def requeue_all(
 def lives(
     file: _native.File, queue: str | None, after: int, until: int | None, limit: int
 ) -> _native.Call[Any]:
-    """Ask for finished lives."""
+    """Read finished runs."""
     until = 2**63 - 1 if until is None else convert.whole(until, "until", 0, 2**63 - 1)
     after = convert.whole(after, "after", 0, 2**63 - 1)
     return file.lives(convert.name(queue, "queue"), after, until, convert.whole(limit, "limit", 1, 1000))
 
 
 def archives(file: _native.File, queue: str | None, after: int) -> _native.Call[convert.Dict]:
-    """Ask for the objects of the archive."""
+    """Read the list of archive objects."""
     return file.archives(convert.name(queue, "queue"), convert.whole(after, "after", 0, 2**63 - 1))
 
 
@@ -167,7 +177,7 @@ def claim(
     wait: Seconds | None,
     worker: str | None,
 ) -> _native.Call[list[_native.Held]]:
-    """Ask for jobs."""
+    """Claim jobs."""
     names = None if queues is None else convert.names(queues, "queues")
     call = file.claim(
         names,
@@ -176,7 +186,7 @@ def claim(
         convert.maybe_millis(wait, "wait"),
         convert.name(worker, "worker"),
     )
-    telemetry = file.beside.get("telemetry")
+    telemetry = file.hooks.telemetry
     return call if telemetry is None else telemetry.receive(names, call)
 
 
@@ -190,7 +200,7 @@ def page(
     after: int | None,
     limit: int,
 ) -> _native.Call[tuple[list[convert.Dict], int | None]]:
-    """Ask for a page of jobs."""
+    """Read a page of jobs."""
     after = None if after is None else convert.whole(after, "after", 0, 2**63 - 1)
     names = convert.names(states, "states")
     return file.list(

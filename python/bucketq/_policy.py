@@ -1,4 +1,4 @@
-"""Policies and schedules on their way in and out: the engine has them as JSON, with times in milliseconds."""
+"""Converts policies and schedules to and from the engine's form: JSON with times in milliseconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bucketq import _convert as convert
 from bucketq._convert import Dict
-from bucketq.errors import Invalid
+from bucketq.errors import Error, Invalid
 from bucketq.types.life import ArchiveObject, Archives, Life, Lives, ScheduleInfo
 from bucketq.types.policy import MILLISECONDS, Backoff, Block, Overflow, Policy, Rate
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from bucketq.types.policy import Changes, Seconds
 
 END_OF_TIME = 253_402_300_800_000
-"""The first millisecond that no datetime can say."""
+"""The first millisecond beyond the range of datetime."""
 
 
 def backoff(value: Backoff, what: str = "backoff") -> Dict:
-    """A back-off as the engine has it."""
+    """Return a back-off in the engine's form."""
     if not isinstance(value, Backoff):  # pyright: ignore[reportUnnecessaryIsInstance]
-        hint = "Backoff.none() is no waiting" if value is None else "Backoff.fixed(30), Backoff() ..."
+        hint = "Backoff.none() means no waiting" if value is None else "Backoff.fixed(30), Backoff() ..."
         raise Invalid(f"{what} is {value!r}: give a Backoff; {hint}")
     base, most = convert.millis(value.base, f"{what}.base"), convert.millis(value.max, f"{what}.max")
     if not 0 <= value.jitter <= 1:
@@ -52,8 +52,13 @@ def backoff(value: Backoff, what: str = "backoff") -> Dict:
             raise Invalid(f"{what}.kind is {value.kind!r}: use Backoff.none, fixed, linear or list")
 
 
+def unknown(what: str, native: object) -> Error:
+    """Return the error for a value that this package does not know although the engine does."""
+    return Error(f"bug in bucketq, please report it: there is no {what} {native!r}")
+
+
 def backoff_of(native: Dict) -> Backoff:
-    """A back-off as Python has it."""
+    """Return the engine's back-off as a ``Backoff``."""
     match native["kind"]:
         case "none":
             return Backoff.none()
@@ -63,13 +68,15 @@ def backoff_of(native: Dict) -> Backoff:
             return Backoff.linear(native["base_ms"] / 1000, max=native["max_ms"] / 1000)
         case "list":
             return Backoff.list(delay / 1000 for delay in native["delays_ms"])
-        case _:
+        case "exponential":
             base, most = native["base_ms"] / 1000, native["max_ms"] / 1000
             return Backoff(base, most, native["jitter_percent"] / 100)
+        case kind:
+            raise unknown("back-off", kind)
 
 
 def overflow(value: Overflow, what: str) -> Any:
-    """What happens beyond the cap, as the engine has it."""
+    """Return the overflow rule in the engine's form."""
     match value:
         case "raise" | "drop_oldest":
             return value
@@ -82,12 +89,18 @@ def overflow(value: Overflow, what: str) -> Any:
 
 
 def overflow_of(native: Any) -> Overflow:
-    """What happens beyond the cap, as Python has it."""
-    return native if isinstance(native, str) else Block(native["block"]["timeout_ms"] / 1000)  # type: ignore[return-value]
+    """Return the engine's overflow rule as an ``Overflow``."""
+    match native:
+        case "raise" | "drop_oldest":
+            return native
+        case {"block": {"timeout_ms": timeout_ms}}:
+            return Block(timeout_ms / 1000)
+        case _:
+            raise unknown("overflow", native)
 
 
 def rate(value: Rate | str, what: str) -> str:
-    """A rate in the words of the engine, which also says what is wrong with it."""
+    """Return a rate as the engine's text; the engine rejects a wrong one."""
     if isinstance(value, Rate):
         convert.whole(value.count, f"{what}.count", 0, 2**32 - 1)
         if value.burst is not None:
@@ -99,7 +112,7 @@ def rate(value: Rate | str, what: str) -> str:
 
 
 def rate_of(native: str) -> Rate:
-    """A rate as Python has it; the engine writes ``100/min`` or ``10/30s burst 1``."""
+    """Return the engine's text, ``100/min`` or ``10/30s burst 1``, as a ``Rate``."""
     rate, _, burst = native.partition(" burst ")
     count, _, per = rate.partition("/")
     unit = per.lstrip("0123456789")
@@ -109,28 +122,28 @@ def rate_of(native: str) -> Rate:
 
 
 def flag(value: bool, what: str) -> bool:
-    """True or False."""
+    """Return the value if it is True or False."""
     if not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise Invalid(f"{what} is {value!r}: give True or False")
     return value
 
 
 def lasting(value: Seconds, what: str) -> int:
-    """A duration that is not nothing."""
+    """Return a duration that is not zero, in milliseconds."""
     ms = convert.millis(value, what)
     if ms == 0:
-        hint = "keep=0 keeps none" if what == "keep_for" else "None is for ever"
+        hint = "keep=0 retains none" if what == "keep_for" else "None means forever"
         raise Invalid(f"{what} is {value!r}: give a millisecond at least; {hint}")
     return ms
 
 
 def count(low: int, most: int) -> Callable[[Any, str], int]:
-    """A whole number within bounds."""
+    """Return a function that checks for a whole number within bounds."""
     return lambda value, what: convert.whole(value, what, low, most)
 
 
 def window(value: Any, what: str) -> int | None:
-    """How long a dedup key counts; none is while the first job is unfinished."""
+    """Return how long a dedup key counts; None: as long as the first job is unfinished."""
     if isinstance(value, str) and value != "unfinished":
         raise Invalid(f"{what} is {value!r}: give seconds, a timedelta, or 'unfinished'")
     if isinstance(value, str):
@@ -144,7 +157,7 @@ def window(value: Any, what: str) -> int | None:
 SMALL, LARGE = count(0, 2**32 - 1), count(0, 2**63 - 1)
 CHANGES: dict[str, tuple[str, Callable[[Any, str], Any], str]] = {
     "max_attempts": ("max_attempts", SMALL, "give a number"),
-    "backoff": ("backoff", backoff, "Backoff.none() is no waiting"),
+    "backoff": ("backoff", backoff, "Backoff.none() means no waiting"),
     "lease": ("lease_ms", convert.millis, ""),
     "dead_letter": ("dead_letter", convert.name, ""),
     "dedup_content": ("dedup_content", flag, "give True or False"),
@@ -154,20 +167,20 @@ CHANGES: dict[str, tuple[str, Callable[[Any, str], Any], str]] = {
     "group_concurrency": ("group_concurrency", SMALL, "give a number"),
     "concurrency": ("concurrency", SMALL, ""),
     "rate": ("rate", rate, ""),
-    "keep": ("keep", LARGE, "give a number, and archive what is to stay"),
+    "keep": ("keep", LARGE, "give a number; archive=True saves the others"),
     "keep_for": ("keep_ms", lasting, ""),
     "archive": ("archive", flag, "give True or False"),
     "archive_for": ("archive_ms", lasting, ""),
     "archive_payloads": ("archive_payloads", flag, "give True or False"),
 }
-"""Of each part of a policy: the engine's name, how it goes in, and what to give instead of None if that is no value."""
+"""For each field of a policy: the engine's name, its converter, and a hint if None is not allowed."""
 
 
 def changes(given: Changes) -> str:
-    """What is to change, as the engine reads it."""
+    """Return the changes in the engine's form."""
     out: Dict = {}
     if not given:
-        raise Invalid("name what is to change, such as max_attempts=5; policy() reads what there is")
+        raise Invalid("name the fields to change, such as max_attempts=5; policy() returns all of them")
     for key, value in cast("dict[str, Any]", given).items():
         if key not in CHANGES:
             raise TypeError(f"a policy has no {key!r}: {convert.nearest(key, CHANGES)}")
@@ -179,7 +192,7 @@ def changes(given: Changes) -> str:
 
 
 def policy(native: Dict) -> Policy:
-    """A policy as Python has it."""
+    """Return the engine's policy as a ``Policy``."""
     fields: dict[str, Any] = {}
     for key, (name, into, _) in CHANGES.items():
         value = native[name]
@@ -195,16 +208,16 @@ def policy(native: Dict) -> Policy:
 def timing(
     cron: str | None, every: Seconds | None, start: datetime | None, timezone: str | tzinfo | None
 ) -> str:
-    """When a schedule enqueues, as the engine reads it."""
+    """Return the times of a schedule in the engine's form."""
     if (cron is None) == (every is None):
-        raise Invalid("give a cron expression, cron='30 2 * * *', or a distance, every=3600; one of them")
+        raise Invalid("give a cron expression, cron='30 2 * * *', or an interval, every=3600; one of them")
     if every is not None:
         if timezone is not None:
-            raise Invalid("timezone goes with cron; start=datetime(...) says when a distance begins")
+            raise Invalid("timezone goes with cron; start=datetime(...) is the first time of an interval")
         from_ms = None if start is None else convert.moment(start, "start")
         return json.dumps({"every": {"every_ms": convert.millis(every, "every"), "from_ms": from_ms}})
     if start is not None:
-        raise Invalid("start goes with every: a cron expression says itself when its times are")
+        raise Invalid("start goes with every: a cron expression already sets its times")
     zone = "UTC" if timezone is None else getattr(timezone, "key", timezone)
     if not isinstance(zone, str):
         raise Invalid(f"timezone is {timezone!r}: give an IANA name such as 'Europe/Berlin', or a ZoneInfo")
@@ -212,23 +225,35 @@ def timing(
 
 
 def catches_up(missed: Missed) -> bool:
-    """What becomes of missed times."""
+    """Return True if the schedule enqueues a job for each missed time."""
     if missed not in {"skip", "catch_up"}:
         raise Invalid(f"missed is {missed!r}: give 'skip' or 'catch_up'")
     return missed == "catch_up"
 
 
 def maybe_time(ms: int | None) -> datetime | None:
-    """The time in UTC; None if there is none, or never."""
+    """Return the time in UTC; None for None or never."""
     return None if ms is None or ms >= END_OF_TIME else convert.time(ms)
 
 
+def next_time(ms: int) -> Any:
+    """Return the next time of a schedule in UTC; None if it never comes."""
+    return maybe_time(ms)
+
+
 def schedule(native: tuple[Dict, bytes]) -> ScheduleInfo:
-    """A schedule as Python has it."""
+    """Return the engine's schedule as a ``ScheduleInfo``."""
     info, payload = native
     plan, job = info["schedule"], info["schedule"]["job"]
-    every: Mapping[str, Any] = plan["timing"].get("every", {})
-    cron: Mapping[str, Any] = plan["timing"].get("cron", {})
+    every: Mapping[str, Any] = {}
+    cron: Mapping[str, Any] = {}
+    match plan["timing"]:
+        case {"every": every}:
+            pass
+        case {"cron": cron}:
+            pass
+        case timing:
+            raise unknown("timing", timing)
     return ScheduleInfo(
         queue=info["queue"],
         name=info["name"],
@@ -240,6 +265,7 @@ def schedule(native: tuple[Dict, bytes]) -> ScheduleInfo:
         next_at=maybe_time(info["next_ms"]),
         last_at=maybe_time(info["last_ms"]),
         fired=info["fired"],
+        paused=info["paused"],
         payload=payload,
         content_type=job["payload"]["content_type"],
         priority=job["priority"],
@@ -252,7 +278,7 @@ def schedule(native: tuple[Dict, bytes]) -> ScheduleInfo:
 
 
 def archives(native: Dict) -> Archives:
-    """The archive at one commit."""
+    """Return the archive at one commit."""
 
     def one(native: Dict) -> ArchiveObject:
         same = ("key", "queue", "bytes", "jobs", "first_seq", "last_seq", "listed_seq")
@@ -271,7 +297,7 @@ def archives(native: Dict) -> Archives:
 
 
 def lives(native: tuple[int, list[tuple[Dict, bytes | None, bytes | None, tuple[Any, ...]]]]) -> Lives:
-    """Finished lives at one commit."""
+    """Return the finished runs at one commit."""
 
     def one(
         native: tuple[Dict, bytes | None, bytes | None, tuple[Any, ...]],

@@ -1,4 +1,4 @@
-"""A small HTTP server for whoever scrapes: ``/metrics`` answers with what is measured of one queue file."""
+"""A small HTTP server for Prometheus: ``/metrics`` returns the metrics of one queue file."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ HERE = "127.0.0.1"
 
 
 def parse(address: str) -> tuple[str, int]:
-    """``HOST:PORT``; without a host, only this machine can connect."""
+    """Parse ``HOST:PORT``; without a host, only this machine can connect."""
     host, colon, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65535 or (":" in host and not host.startswith("[")):
-        raise Invalid(f"{address!r} is no address to listen on: use HOST:PORT, such as {HERE}:9187", "option")
+        raise Invalid(
+            f"{address!r} is not an address to listen on: use HOST:PORT, such as {HERE}:9187", "option"
+        )
     return (host.strip("[]") if colon and host else HERE), int(port)
 
 
 class Scraped:
-    """Serves on threads of its own, until the block is left."""
+    """Serves on its own threads until the block ends."""
 
     def __init__(self, file: QueueFile, address: str) -> None:
         host, port = parse(address)
@@ -38,7 +40,7 @@ class Scraped:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            # A connection that says nothing does not keep a thread for ever.
+            # A silent connection does not keep a thread forever.
             timeout = 30
 
             def do_GET(self) -> None:
@@ -59,18 +61,16 @@ class Scraped:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Scrapes are no news."""
+                """Do not log scrapes."""
 
         try:
             self._server = Server((host, port), Handler)
         except OSError as error:
             why = error.strerror or str(error)
-            raise Invalid(
-                f"nothing can listen on {address}: {why}; choose another address", "option"
-            ) from None
+            raise Invalid(f"cannot listen on {address}: {why}; choose another address", "option") from None
         at = f"[{host}]" if ":" in host else host
         self.url = f"http://{at}:{self._server.server_address[1]}/metrics"
-        """Where it answers."""
+        """The URL it serves."""
 
     def __enter__(self) -> Self:
         thread = threading.Thread(target=self._server.serve_forever, name="bucketq-metrics", daemon=True)

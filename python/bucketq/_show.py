@@ -1,19 +1,20 @@
-"""The engine's answers as the nouns of ``bucketq.types``."""
+"""Converts the engine's return values to the classes of ``bucketq.types``."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 from bucketq import _convert as convert
 from bucketq._convert import Blob, Dict
-from bucketq._policy import backoff_of, maybe_time, policy
+from bucketq._policy import backoff_of
 from bucketq.types import (
     Attempt,
     CheckReport,
     Commit,
     Enqueued,
     Exported,
+    FixedTime,
     JobDetail,
     JobInfo,
     Page,
@@ -41,19 +42,19 @@ def _fields(native: Dict) -> dict[str, Any]:
 
 
 def info(native: Dict) -> JobInfo:
-    """A job without its bytes."""
+    """Return a job without its payload and result."""
     return JobInfo(**_fields(native))
 
 
 def attempt(native: Dict) -> Attempt:
-    """How an attempt ended."""
+    """Return how an attempt ended."""
     fields = dict(native)
     claimed, ended = fields.pop("claimed_ms"), fields.pop("ended_ms")
     return Attempt(claimed_at=convert.maybe_time(claimed), ended_at=convert.time(ended), **fields)
 
 
 def detail(native: tuple[Dict, Blob, Blob | None, list[Dict]] | None) -> JobDetail | None:
-    """A job with its bytes."""
+    """Return a job with its payload and result."""
     if native is None:
         return None
     job, (payload, content_type), result, attempts = native
@@ -69,34 +70,35 @@ def detail(native: tuple[Dict, Blob, Blob | None, list[Dict]] | None) -> JobDeta
 
 
 def page(native: tuple[list[Dict], int | None]) -> Page:
-    """A page of jobs."""
+    """Return a page of jobs."""
     jobs, after = native
     return Page(tuple(map(info, jobs)), after)
 
 
-Receipt = tuple[str, bool, int, list[str]]
+Receipt = tuple[str, bool, bool, int, list[str]]
 
 
 def enqueued(native: list[Receipt]) -> list[Enqueued]:
-    """One answer a job."""
-    return [Enqueued(id, twice, seq, tuple(dropped)) for id, twice, seq, dropped in native]
+    """Return one receipt per job."""
+    return [
+        Enqueued(id, twice, seq, tuple(dropped), existing=existing)
+        for id, twice, existing, seq, dropped in native
+    ]
 
 
-def result(native: Any) -> Any:
-    """What one change of an atomic answered. Its enqueues hold one job each, so there is one answer in the list."""
-    match native:
-        case list():
-            return enqueued(cast("list[Receipt]", native))[0]
-        case {"next_ms": next_ms}:
-            return maybe_time(next_ms)
-        case dict():
-            return policy(cast("Dict", native))
-        case _:
-            return native
+def same(native: Any) -> Any:
+    """Return the value: it needs no conversion."""
+    return native
+
+
+def receipt(native: list[Receipt]) -> Enqueued:
+    """Return the receipt of an enqueue of one job."""
+    (one,) = enqueued(native)
+    return one
 
 
 def queue(native: Dict) -> QueueInfo:
-    """One queue."""
+    """Return one queue."""
     waited = native["oldest_ready_ms"]
     oldest = None if waited is None else timedelta(milliseconds=waited)
     fields = {key: value for key, value in native.items() if key != "oldest_ready_ms"}
@@ -104,43 +106,43 @@ def queue(native: Dict) -> QueueInfo:
 
 
 def counts(name: str, native: list[Dict]) -> QueueInfo:
-    """The queue of this name; an empty one when no job has made it yet."""
+    """Return the queue of this name; an empty one if no job has created it yet."""
     found = [queue(one) for one in native if one["name"] == name]
     return found[0] if found else QueueInfo(name, False, False, 0, dict.fromkeys(STATES, 0), 0, 0, None)
 
 
 def report(native: Dict) -> ProbeReport:
-    """What a probe found."""
+    """Return the result of a probe."""
     fields = dict(native)
     return ProbeReport(took=timedelta(microseconds=fields.pop("took_us")), **fields)
 
 
 def stats(native: Dict) -> Stats:
-    """The queue file as a whole."""
+    """Return the state of the queue file as a whole."""
     time = convert.time(native["commit_ms"])
     queues = tuple(map(queue, native["queues"]))
     return Stats(queues, native["commit_seq"], time, native["pages"], native["free_pages"])
 
 
 def timed(native: Dict) -> dict[str, Any]:
-    """The fields, with the time of a commit as such."""
+    """Return the fields, with the commit time as a datetime."""
     fields = dict(native)
     fields["commit_time"] = convert.maybe_time(fields.pop("commit_ms"))
     return fields
 
 
 def exported(native: Dict) -> Exported:
-    """An image written to a file."""
+    """Return the result of an export."""
     return Exported(**timed(native))
 
 
 def history(native: list[Dict]) -> list[Commit]:
-    """Commits of the log."""
+    """Return commits of the log."""
     return [Commit(**timed(one)) for one in native]
 
 
 def checked(native: Dict) -> CheckReport:
-    """What a check found."""
+    """Return the result of a check."""
     fields = timed(native)
     for name in ("read", "referenced", "unreferenced", "collectable", "foreign"):
         fields[name] = None if fields[name] is None else Tally(**fields[name])
@@ -149,15 +151,22 @@ def checked(native: Dict) -> CheckReport:
     return CheckReport(**fields)
 
 
+def fixed_time(native: Dict) -> FixedTime:
+    """Return the result of ``fix_time``."""
+    fields = dict(native)
+    fields["was"], fields["now"] = convert.time(fields.pop("was_ms")), convert.time(fields.pop("now_ms"))
+    return FixedTime(**fields)
+
+
 def restored(native: Dict) -> Restored:
-    """What a restore did."""
+    """Return the result of a restore."""
     fields = dict(native)
     fields["foreign"] = Tally(**native["foreign"])
     return Restored(**fields)
 
 
 def closed(url: str, native: Dict) -> None:
-    """Say so when something is left unpublished."""
+    """Log a warning if changes are not published."""
     left = Unsynced(**native)
     if left:
         from logging import getLogger

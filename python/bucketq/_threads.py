@@ -1,4 +1,4 @@
-"""Threads that run functions for an event loop. Daemons: a function that never returns does not keep the process."""
+"""Daemon threads that run functions for an event loop; one that never returns does not keep the process alive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Threads:
         self._busy = 0
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What the function returns or raises. Cancelling stops the waiting, not the function."""
+        """Run the function, and return or raise what it does. Cancelling stops the waiting, not the function."""
         context = copy_context()
         loop = get_running_loop()
         answer: Future[Outcome] = loop.create_future()
@@ -40,7 +40,7 @@ class Threads:
         return result
 
     def close(self) -> None:
-        """Let the threads end, each after what it does now."""
+        """End the threads, each after the function it runs now."""
         for _ in range(self._started):
             self._tasks.put(None)
 
@@ -55,7 +55,7 @@ class Threads:
                 outcome = None, RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
             try:
                 loop.call_soon_threadsafe(self._answer, answer, outcome)
-            except RuntimeError:  # The loop has ended, and nobody waits for the answer.
+            except RuntimeError:  # The loop has ended, and nothing waits for the result.
                 return
 
     def _answer(self, answer: Future[Outcome], outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""The same queue file or job on the other face: both stand on one native object, so neither opens anything."""
+"""Converts a queue file or job between the synchronous and async API: both share one native object."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 def awaitable(file: QueueFile) -> aio.QueueFile:
-    """The queue file with awaitable calls."""
+    """Return the queue file for asyncio."""
     from bucketq import aio
 
     return aio.QueueFile(file._file, file.url)
 
 
 def blocking(job: aio.Job) -> Job:
-    """The job with blocking calls."""
-    return Job(job._file, job._held, swallow=False)
+    """Return the job for synchronous code."""
+    return Job(job._file, job, swallow=False)
 
 
 def plain(file: QueueFile | aio.QueueFile) -> QueueFile:
-    """The queue file with blocking calls."""
+    """Return the queue file for synchronous code."""
     from bucketq.file import QueueFile
 
     return QueueFile(file._file, file.url)

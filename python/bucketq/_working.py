@@ -1,6 +1,6 @@
-"""One run of a worker: claims what there are hands for, gives each job to its handler, ends it, drains, stops.
+"""The main loop of a worker: claims as many jobs as it has free places, calls handlers, ends jobs, drains, stops.
 
-Called by both workers. Claims are made on an event loop because there a drain can cancel one that waits.
+Both workers use it. It claims on an event loop because there a drain can cancel a waiting claim.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from bucketq._listening import Listening, Task, Thread
 from bucketq._threads import Threads
 from bucketq._twin import blocking
-from bucketq.errors import Contended, Invalid, LeaseLost, OutcomeUnknown, QueueFull, Unavailable
+from bucketq.errors import Contended, Invalid, LeaseLost, NotFound, OutcomeUnknown, QueueFull, Unavailable
 from bucketq.worker import Reject, Worked, is_coroutine
 
 if TYPE_CHECKING:
@@ -31,17 +31,14 @@ if TYPE_CHECKING:
 log = getLogger("bucketq.worker")
 
 PASSING = (Unavailable, Contended, OutcomeUnknown, QueueFull)
-"""Errors that may be over in a while. Ending a job twice changes nothing, so an unknown outcome is one of them."""
-PAUSE_FIRST, PAUSE_LAST = 0.5, 30.0
-"""How long to leave the store alone after such an error, doubling, in seconds."""
-
+"""Errors to retry. Ending a job twice changes nothing, so OutcomeUnknown is one of them."""
 J = TypeVar("J", bound="JobBase")
 
 inside: ContextVar[Working | None] = ContextVar("bucketq_working", default=None)
 
 
 class Working:
-    """One run. ``drain`` and ``stop`` may be called from any thread."""
+    """The loop of one worker. Any thread may call ``drain`` and ``stop``."""
 
     def __init__(self, file: QueueFile, plan: Plan, wait: Seconds | None) -> None:
         self.worked = Worked()
@@ -53,12 +50,14 @@ class Working:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = False
         self._stopping = False
-        # Of the loop, set once it has seen what was asked for.
+        # Set on the loop, after it has seen the request.
         self._drain_seen = asyncio.Event()
         self._stop_seen = asyncio.Event()
         self._claim: asyncio.Task[Batch] | None = None
         self._listening: Listening | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        # The first error that escaped from the task of a job; it ends the worker.
+        self._failure: BaseException | None = None
         self._handling: set[asyncio.Task[None]] = set()
 
     async def run(self, *, signals: bool) -> Worked:
@@ -83,19 +82,21 @@ class Working:
             with self._lock:
                 self._loop = None
             self._threads.close()
+        if self._failure is not None:
+            raise self._failure
         log.info("ended: %s", self.worked)
         return self.worked
 
     def is_inside(self) -> bool:
-        """True in a handler of this run."""
+        """Return True in a handler of this worker."""
         return inside.get() is self
 
     def drain(self) -> None:
-        """Claim no more."""
+        """Claim no more jobs."""
         self._ask(stop=False)
 
     def stop(self) -> None:
-        """Claim no more and give back what is under way."""
+        """Claim no more jobs and give back the running ones."""
         self._ask(stop=True)
 
     def _ask(self, *, stop: bool) -> None:
@@ -106,7 +107,7 @@ class Working:
                 self._loop.call_soon_threadsafe(self._obey)
 
     def _obey(self) -> None:
-        """Do what was asked for, on the loop."""
+        """Carry out a drain or stop, on the loop."""
         if self._draining:
             self._drain_seen.set()
             if self._claim is not None:
@@ -118,7 +119,7 @@ class Working:
 
     @contextmanager
     def _signals(self, loop: asyncio.AbstractEventLoop) -> Generator[None]:
-        """SIGTERM and SIGINT drain, a second one stops; afterwards they mean what they meant before."""
+        """Make SIGTERM and SIGINT drain, and a second one stop; restore the old handlers afterwards."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -139,14 +140,14 @@ class Working:
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._draining:
-            log.warning("%s: giving back the jobs under way", number.name)
+            log.warning("%s: giving back the running jobs", number.name)
             self.stop()
         else:
-            log.warning("%s: finishing the jobs under way; once more gives them back", number.name)
+            log.warning("%s: finishing the running jobs; a second signal gives them back", number.name)
             self.drain()
 
     async def _turns(self) -> None:
-        pause = PAUSE_FIRST
+        pause = Pause(self._drain_seen)
         while not self._draining:
             free = self._plan.concurrency - len(self._tasks)
             if free == 0:
@@ -156,26 +157,25 @@ class Working:
             try:
                 batch = await self._claimed(free)
             except PASSING as error:
-                log.warning("cannot claim: %s; again in %.1f s", error, pause)
-                await within(self._drain_seen, pause)
-                pause = min(pause * 2, PAUSE_LAST)
+                log.warning("cannot claim: %s; again in %.1f s", error, pause.seconds)
+                await pause.wait()
                 continue
-            pause = PAUSE_FIRST
+            pause = Pause(self._drain_seen)
             if batch is None:
                 return
             for job in batch:
                 task = asyncio.create_task(self._work(job))
                 self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                task.add_done_callback(self._over)
             if not batch and self._wait is not None:
-                # What was under way may have enqueued more, or may do so yet.
+                # Running jobs may have enqueued more, or may still do so.
                 if not busy:
                     return
                 if self._tasks:
                     await self._one_ends()
 
     async def _claimed(self, most: int) -> Batch | None:
-        """The next jobs; None when the worker is drained meanwhile."""
+        """Return the next jobs; None when the worker is drained meanwhile."""
         plan = self._plan
         claim = self._file.claim(
             most, queues=plan.queues, lease=plan.lease, wait=self._wait, worker=plan.name
@@ -184,7 +184,7 @@ class Working:
         try:
             batch = await asyncio.shield(self._claim)
         except asyncio.CancelledError:
-            # By a drain, or together with this run by whoever called it.
+            # Cancelled by a drain, or by the caller together with the whole worker.
             if self._claim.cancelled() and self._draining:
                 return None
             self._claim.cancel()
@@ -192,15 +192,23 @@ class Working:
         finally:
             self._claim = None
         if self._draining:
-            async with batch:  # Nobody has looked at them: all are given back.
+            async with batch:  # They are untouched: all are given back.
                 return None
         return batch
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """Handle the end of a job's task. After an error no more jobs are claimed, and the worker raises that error."""
+        self._tasks.discard(task)
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            self._failure = self._failure or failure
+            self.drain()
 
     async def _one_ends(self) -> None:
         await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def _finish(self) -> None:
-        """Wait for the jobs under way; a run that is cancelled gives them back."""
+        """Wait for the running jobs; give them back if the worker is cancelled."""
         while self._tasks:
             try:
                 await asyncio.wait(self._tasks)
@@ -219,8 +227,8 @@ class Working:
             end, what = partial(job.reject, str(reason) or "Reject"), "rejected"
             log.warning("job %s of %s is rejected: %s", job.id, job.queue, reason)
         except (Exception, SystemExit, asyncio.CancelledError) as failure:
-            # At most once: without an end of its lease, what was begun is not handed out again.
-            again = job._held.ends or job._held.untouched
+            # At most once: a job that was begun under a lease that never ends is not handed out again.
+            again = job._ends or job._untouched
             if self._stopping and isinstance(failure, asyncio.CancelledError) and again:
                 end, what = job.release, "released"
             else:
@@ -231,13 +239,13 @@ class Working:
         self.worked = replace(self.worked, **{what: getattr(self.worked, what) + 1})
 
     async def _handle(self, handler: Handler, job: Job) -> Any:
-        """What the handler returns. Only this is cancelled by a stop: afterwards, what came of the job is told."""
+        """Call the handler and return its value. A stop cancels only this, never the call that ends the job."""
         task: Any = asyncio.current_task()
         self._handling.add(task)
         try:
             if self._stopping:
                 raise asyncio.CancelledError
-            job._held.work()
+            job._begin()
             with job._process():
                 if is_coroutine(handler):
                     return await handler(self._watched(job))
@@ -246,47 +254,59 @@ class Working:
             self._handling.discard(task)
 
     def _watched(self, job: J) -> J:
-        """The job, of whose lost lease somebody is told."""
+        """Return the job, with ``on_lease_lost`` registered if there is one."""
         tell = self._plan.on_lease_lost
         if tell is None:
             return job
         if self._listening is None:
-            # A function may take its time: not in the loop that claims.
+            # A function may block: do not call it in the loop that claims.
             kind = Task if is_coroutine(cast("Any", tell)) else Thread
             self._listening = kind(self._file._file, None)
         return self._listening.watch(job, tell)
 
     async def _end(self, job: Job, end: Callable[[], Awaitable[Any]], what: str) -> str:
-        """Tell the queue file what came of the job, for as long as the lease holds. Answers what did come of it."""
-        pause = PAUSE_FIRST
-        while not (job.ended or job.lost):
+        """Ack, nack, release or reject the job. Returns the name of the counter to raise.
+
+        The queue file decides whether the lease still holds: it holds until another worker claims the job (P27).
+        """
+        pause = Pause(self._stop_seen)
+        while not job.ended:
             try:
                 await end()
             except PASSING as error:
-                if self._stopping:
+                if self._stopping or (self._draining and job.lost):
                     log.warning("cannot end job %s: %s; its lease will run out", job.id, error)
                     return "lost"
-                log.warning("cannot end job %s: %s; again in %.1f s", job.id, error, pause)
-                await within(self._stop_seen, pause)
-                pause = min(pause * 2, PAUSE_LAST)
+                log.warning("cannot end job %s: %s; again in %.1f s", job.id, error, pause.seconds)
+                await pause.wait()
             except LeaseLost:
-                break
+                log.warning("job %s of %s: its lease is lost, another worker may have it", job.id, job.queue)
+                return "lost"
+            except NotFound:
+                log.warning("job %s of %s is gone: it was purged while it ran", job.id, job.queue)
+                return "lost"
             except Invalid as error:
-                # The result cannot be kept: too large, or not JSON.
+                # The result cannot be stored: too large, or not JSON.
                 end, what = failed(job, error), "failed"
-        if job.ended:
-            return what
-        log.warning("job %s of %s: its lease is lost, somebody else may have it", job.id, job.queue)
-        return "lost"
+        return what
 
 
 def failed(job: Job, failure: BaseException) -> Callable[[], Awaitable[Any]]:
-    """How a failed attempt ends; the log has it."""
+    """Log a failed attempt. Returns the call that nacks the job."""
     log.warning("job %s of %s failed, attempt %d", job.id, job.queue, job.attempt, exc_info=failure)
     return partial(job.nack, failure)
 
 
-async def within(event: asyncio.Event, seconds: float) -> None:
-    """Wait so long, or until the event."""
-    with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+class Pause:
+    """The pause before a retry: twice as long each time, and over early once an event is set."""
+
+    FIRST, LAST = 0.5, 30.0
+
+    def __init__(self, end: asyncio.Event) -> None:
+        self.seconds = self.FIRST
+        self._end = end
+
+    async def wait(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._end.wait(), self.seconds)
+        self.seconds = min(self.seconds * 2, self.LAST)

@@ -1,7 +1,11 @@
-"""What can go wrong. The class says what to do next, ``code`` names the cause; docs/errors.md has every code."""
+"""The errors. The class says what to do next, ``code`` names the cause, ``advice`` says what to do about it.
+
+docs/errors.md lists every code.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,23 +28,36 @@ __all__ = [
 
 
 def table() -> list[tuple[str, str, int]]:
-    """Every class with what to do next and the exit code of the command, in the order of docs/errors.md."""
+    """Return every class with what to do next and the exit code of the command, in the order of docs/errors.md."""
     from bucketq import _native
 
     return [(python, step, code) for _, step, python, code, _ in _native.kinds()]
 
 
+@cache
+def _advice() -> dict[str, str]:
+    """Return the advice for every code of the engine."""
+    from bucketq import _native
+
+    return {code: advice for code, _, _, advice in _native.codes()}
+
+
 class Error(Exception):
-    """Every error of bucketq."""
+    """Base class of all errors of bucketq."""
 
     def __init__(self, message: str, code: str = "internal") -> None:
         super().__init__(message, code)
         self.message = message
-        """The sentence for a person."""
+        """The message for people."""
         self.code = code
-        """The cause, stable across versions."""
+        """The cause, as a name that is stable across versions."""
         self.enqueued: tuple[Enqueued, ...] = ()
-        """What ``enqueue_many`` had enqueued before."""
+        """The jobs that ``enqueue_many`` had enqueued before the error."""
+
+    @property
+    def advice(self) -> str:
+        """The next step for the caller or the operator, as docs/errors.md has it for the code."""
+        return _advice().get(self.code, "")
 
     def __str__(self) -> str:
         return f"{self.message} [{self.code}]"
@@ -58,11 +75,11 @@ class NotFound(Error, LookupError):
 
 
 class LeaseLost(Error):
-    """Drop the work: somebody else holds the job, or it is finished."""
+    """Drop the work: another worker holds the job, or it is finished."""
 
 
 class Contended(Error):
-    """Too many writers, nothing was applied: back off, or use a broker."""
+    """Not applied, too many writers: back off, or use a broker."""
 
 
 class Diverged(Error):
@@ -70,11 +87,11 @@ class Diverged(Error):
 
 
 class Unavailable(Error):
-    """Surely not applied: retry."""
+    """Certainly not applied: retry."""
 
 
 class OutcomeUnknown(Error):
-    """May have been applied: look first."""
+    """May have been applied: check first."""
 
 
 class QueueFull(Error):

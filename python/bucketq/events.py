@@ -1,4 +1,4 @@
-"""What happens to jobs and to the queue file, told to whoever opened it with ``on_event``.
+"""Events of jobs and of the queue file, passed to the callback ``on_event`` of ``bucketq.open``.
 
 >>> import bucketq
 >>> from bucketq import events
@@ -14,7 +14,7 @@
 a job for emails
 done within a minute: True
 
-Each event comes after the commit that made it true. docs/watching.md tells the rest.
+Each event comes after the commit that made it true. See docs/watching.md for more.
 """
 
 from __future__ import annotations
@@ -59,44 +59,44 @@ __all__ = [
 ]
 
 Loss = Literal["ran_out", "taken"]
-"""How a lease was lost: not extended in time; or the job was claimed again, finished, cancelled or deleted."""
+"""How a lease was lost: not renewed in time; or the job was claimed again, finished, cancelled or deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that has happened. The list of kinds grows: leave alone what you do not know."""
+    """An event. Later versions add kinds: ignore those you do not know."""
 
     name: ClassVar[str] = ""
-    """Its kind in one word, as in docs/watching.md."""
+    """The kind in one word, as in docs/watching.md."""
 
     commit_seq: int
-    """The commit that made it true; for what concerns no commit, the newest one known."""
+    """The commit that made it true; for an event without a commit, the newest one known."""
     commit_time: datetime
     """The time of that commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEvent(Event):
-    """Something that has happened to one job."""
+    """An event of one job."""
 
     queue: str
     id: str
     run: int
-    """Which life of it."""
+    """The run: 0, and one more with each requeue."""
     attempt: int
-    """Claims in this life so far."""
+    """Claims in this run so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enqueued(JobEvent):
-    """A job is in line."""
+    """A job was enqueued."""
 
     name: ClassVar[str] = "enqueued"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deduplicated(Event):
-    """An enqueue met a job with the same dedup key; this is that one."""
+    """An enqueue was skipped because a job has the same dedup key; ``id`` is that job's."""
 
     name: ClassVar[str] = "deduplicated"
     queue: str
@@ -105,7 +105,7 @@ class Deduplicated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed(JobEvent):
-    """Somebody has the job."""
+    """A worker claimed the job."""
 
     name: ClassVar[str] = "claimed"
     worker: str
@@ -115,21 +115,21 @@ class Claimed(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedNothing(Event):
-    """A claim was answered, or went on waiting, with nothing."""
+    """A claim found no job: it returned none, or continues to wait."""
 
     name: ClassVar[str] = "claimed_nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expired(JobEvent):
-    """A lease ran out: the job is in line again, or dead."""
+    """A lease ran out: the job is ready again, or dead."""
 
     name: ClassVar[str] = "expired"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extended(JobEvent):
-    """A lease was made longer."""
+    """A lease was extended."""
 
     name: ClassVar[str] = "extended"
     expires_at: datetime
@@ -137,7 +137,7 @@ class Extended(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLost(JobEvent):
-    """A lease is no longer its holder's, by what this process knows."""
+    """A worker lost its lease, as far as this process knows."""
 
     name: ClassVar[str] = "lease_lost"
     reason: Loss
@@ -163,21 +163,21 @@ class Nacked(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released(JobEvent):
-    """A job was given back unharmed."""
+    """A job was given back; the attempt does not count."""
 
     name: ClassVar[str] = "released"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dead(JobEvent):
-    """A job is dead, here or on its way to the dead-letter queue."""
+    """A job is dead; it stays in its queue or moves to the dead-letter queue."""
 
     name: ClassVar[str] = "dead"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled(JobEvent):
-    """A job was taken back."""
+    """A job was cancelled."""
 
     name: ClassVar[str] = "cancelled"
 
@@ -191,7 +191,7 @@ class Dropped(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requeued(JobEvent):
-    """A job has a fresh life; this is the new one."""
+    """A job was requeued; ``run`` is the new run."""
 
     name: ClassVar[str] = "requeued"
 
@@ -207,7 +207,7 @@ class Purged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archived(Event):
-    """Jobs have left for the archive."""
+    """Jobs were moved to the archive."""
 
     name: ClassVar[str] = "archived"
     queue: str
@@ -221,30 +221,30 @@ class Committed(Event):
     name: ClassVar[str] = "committed"
     ops: int
     bytes: int
-    """What it takes in the log."""
+    """Its size in the log."""
     took: timedelta
-    """From its first op at work to the answer of the store."""
+    """From the start of its first op to the store's reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict(Event):
-    """Another writer's commit took the place of ours; its ops run again."""
+    """Another writer committed first; the ops of our commit run again."""
 
     name: ClassVar[str] = "conflict"
     cause: Literal["race", "unanswered"]
-    """The store said so; or it never answered."""
+    """The store reported it; or it never replied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resent(Event):
-    """A commit whose answer was lost is sent again as it was."""
+    """A commit is sent again unchanged because the reply was lost."""
 
     name: ClassVar[str] = "resent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced(Event):
-    """Local commits are published."""
+    """Local commits were published."""
 
     name: ClassVar[str] = "synced"
     commits: int
@@ -253,7 +253,7 @@ class Synced(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(Event):
-    """What others had published was taken over."""
+    """The commits of other writers were fetched."""
 
     name: ClassVar[str] = "snapshot"
 
@@ -268,14 +268,14 @@ class Checkpoint(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missed(Event):
-    """Events came faster than they were dealt with, and there was no room for this many more."""
+    """Events came faster than the callback handled them: this many were dropped."""
 
     name: ClassVar[str] = "missed"
     count: int
 
 
 OnEvent = Callable[[Event], object]
-"""A function or a coroutine function that is told events, one after the other."""
+"""A function or coroutine function, called with one event after the other."""
 
 KINDS: dict[str, type[Event]] = {
     kind.name: kind
@@ -297,7 +297,7 @@ _TIMES: dict[str, tuple[str, Callable[[int], Any]]] = {
 
 
 def event_of(native: Dict) -> Event:
-    """What the engine tells as an event; without its own facts if it is of a kind that is not known."""
+    """Return the engine's event as a Python event; one of an unknown kind has only the fields of ``Event``."""
     facts = dict(native)
     kind = KINDS.get(facts.pop("event"))
     fields: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The blocking handle on a queue file. ``bucketq.aio`` has the same, awaitable."""
+"""The synchronous handle on a queue file. ``bucketq.aio`` has the same API for asyncio."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from bucketq.types import (
     Collected,
     Commit,
     Exported,
+    FixedTime,
     FromPolicy,
     JobDetail,
     Lives,
@@ -41,7 +42,7 @@ from bucketq.types import (
     Unsynced,
 )
 
-__all__ = ["Atomic", "QueueFile", "check", "measure", "open", "probe", "restore"]
+__all__ = ["Atomic", "QueueFile", "check", "fix_time", "measure", "open", "probe", "restore"]
 
 
 def open(
@@ -51,11 +52,11 @@ def open(
     on_event: OnEvent | None = None,
     **arguments: Unpack[Settings],
 ) -> QueueFile:
-    """Open a queue file, made if there is none: ``s3://bucket/path/name``, a path, or ``memory://name``.
+    """Open a queue file: ``s3://bucket/path/name``, a path, or ``memory://name``. Create it if it does not exist.
 
-    ``on_event`` is told what happens through this process, as ``bucketq.events`` has it.
+    ``on_event`` is called with each event of this process; ``bucketq.events`` lists them.
 
-    What the arguments do not say comes from ``settings``, a dict or the path of a file, then from BUCKETQ_* variables.
+    Arguments win over ``settings``, a dict or the path of a file; those win over BUCKETQ_* variables.
 
     >>> import bucketq
     >>> with bucketq.open("memory://opened") as file:
@@ -74,9 +75,10 @@ def probe(
     settings: Source | None = None,
     **arguments: Unpack[Settings],
 ) -> ProbeReport:
-    """Test the compare-and-swap of the store at this URL, as is done less thoroughly before a queue file is made.
+    """Test the compare-and-swap of the store at this URL; creating a queue file runs a shorter form of this test.
 
-    Raises Unavailable with what the store did if it fails. Objects ``name.probe-...`` are made and removed.
+    If the test fails, raises Unavailable, which says what the store did. Creates and deletes objects
+    ``name.probe-...``.
     """
     url, options = resolve(url, settings, arguments)
     return _show.report(_native.probe(url, thorough, options).wait())
@@ -85,7 +87,7 @@ def probe(
 def check(
     url: str | PathLike[str] | None = None, *, settings: Source | None = None, **arguments: Unpack[Settings]
 ) -> CheckReport:
-    """Read everything a queue file consists of and say what is wrong with it. Writes nothing; others may go on.
+    """Read every object of a queue file and report what is wrong. Writes nothing; workers may continue meanwhile.
 
     >>> import bucketq
     >>> with bucketq.open("memory://checked") as file:
@@ -104,13 +106,30 @@ def restore(
     settings: Source | None = None,
     **arguments: Unpack[Settings],
 ) -> Restored:
-    """Make an exported image the newest state of the queue file, whatever is there. Stop the workers first.
+    """Make an exported image the newest state of the queue file, even if that is damaged. Stop the workers first.
 
-    What was committed after the image is undone, and leases given since then are forgotten.
-    With ``url`` None the settings name it.
+    Commits after the image are undone, and leases claimed since then are lost.
+    If ``url`` is None, the settings name the queue file.
     """
     url, options = resolve(url, settings, arguments)
     return _show.restored(_native.restore(url, image, options).wait())
+
+
+def fix_time(
+    url: str | PathLike[str] | None = None,
+    *,
+    only_look: bool = False,
+    settings: Source | None = None,
+    **arguments: Unpack[Settings],
+) -> FixedTime:
+    """Bring the time of a queue file back to the present when its newest commit lies in the future.
+
+    This repairs ``clock_skew`` after a writer's clock was ahead; set that clock first. No job is lost. Processes that
+    still run fail with ``rolled_back`` and must open the queue file again. ``only_look`` writes nothing. A second call
+    does nothing. If ``url`` is None, the settings name the queue file.
+    """
+    url, options = resolve(url, settings, arguments)
+    return _show.fixed_time(_native.fix_time(url, only_look, options).wait())
 
 
 def measure(
@@ -121,17 +140,17 @@ def measure(
     settings: Source | None = None,
     **arguments: Unpack[Settings],
 ) -> Measured:
-    """Measure what the store at this URL is like to commit to: latencies by size, throughput, clocks.
+    """Measure the store at this URL: latencies by size, throughput, clocks.
 
-    ``progress`` is called with what comes next, how many requests are done, and of how many; what it raises ends the
-    measurement. Objects ``name.probe-...`` are made and removed.
+    ``progress`` is called with the name of the next step, the requests done, and their total; an exception from it ends
+    the measurement. Creates and deletes objects ``name.probe-...``.
     """
     url, options = resolve(url, settings, arguments)
     return measured_of(_native.measure(url, samples, progress, options).wait())
 
 
 class Atomic(AtomicBase):
-    """Changes that happen together or not at all, when the block is left without an exception."""
+    """Several changes in one commit: all or none. They are sent when the block ends without an exception."""
 
     __slots__ = ()
 
@@ -145,24 +164,28 @@ class Atomic(AtomicBase):
         if call is not None:
             self._committed(call.wait())
 
+    def repeat(self) -> None:
+        """Send the same changes again after the block raised ``OutcomeUnknown``; none is applied twice."""
+        self._committed(self._repeat().wait())
+
 
 class QueueFile:
-    """An open queue file. Close it, or use it as a context manager; handles may be used from several threads."""
+    """An open queue file. Close it, or use it as a context manager. Threads may share a handle."""
 
     __slots__ = ("_file", "url")
 
     def __init__(self, file: _native.File, url: str) -> None:
         self._file = file
         self.url = url
-        """What it was opened with."""
+        """The URL it was opened with."""
 
     def queue(self, name: str) -> Queue:
-        """The queue of this name; it is made by its first job."""
+        """Return the queue of this name. Its first job creates it."""
         self._file.check_queue(name)
         return Queue(self._file, name)
 
     def queues(self, *, max_age: Seconds | None = None) -> builtins.list[QueueInfo]:
-        """Every queue with its counts; with ``max_age``, state of that age will do."""
+        """Return every queue with its counts; ``max_age`` allows state that is this old."""
         return [
             _show.queue(one) for one in self._file.queues(convert.maybe_millis(max_age, "max_age")).wait()
         ]
@@ -178,29 +201,29 @@ class QueueFile:
         swallow: bool = False,
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Batch:
-        """Claim up to ``max`` jobs of these queues, or of any. ``wait`` 0 looks once, None waits for one."""
+        """Claim up to ``max`` jobs of these queues, or of any. ``wait`` 0 looks once; None waits for a job."""
         call = _op.claim(self._file, queues, max, lease, wait, worker)
         jobs = [Job(self._file, held, swallow=swallow) for held in call.wait()]
         return Batch(self._file, watch(self._file, jobs, on_lease_lost, Thread))
 
     def sync(self) -> Synced:
-        """Local mode: publish what was changed here, in one commit. Costs nothing when nothing was.
+        """Local mode: publish the pending changes in one commit. Sends no request when there are none.
 
-        Raises Diverged when somebody else committed meanwhile: nothing is lost; ``export_pending`` saves it, and
-        ``snapshot(discard=True)`` drops it.
+        Raises Diverged when another writer committed meanwhile. Nothing is lost: ``export_pending`` saves the changes,
+        and ``snapshot(discard=True)`` drops them.
         """
         return Synced(**self._file.sync().wait())
 
     def snapshot(self, *, discard: bool = False) -> int:
-        """Bring what others published, and answer the number of the newest commit.
+        """Fetch the commits of other writers. Returns the number of the newest commit.
 
-        In Local mode refused with the code ``unsynced`` while something is not published, unless ``discard`` drops it.
+        In Local mode, fails with the code ``unsynced`` while changes are pending; ``discard`` drops them.
         """
         return self._file.snapshot(discard).wait()
 
     @property
     def dirty(self) -> Unsynced:
-        """What is not published; false when that is nothing, and always in Durable mode."""
+        """The pending changes; false when there are none, and always in Durable mode."""
         return Unsynced(**self._file.dirty())
 
     def atomic(self) -> Atomic:
@@ -208,7 +231,7 @@ class QueueFile:
         return Atomic(self._file)
 
     def get(self, id: str) -> JobDetail | None:
-        """One job with its bytes, or None."""
+        """Return one job with its payload and result, or None."""
         return _show.detail(self._file.get(id).wait())
 
     def list(
@@ -222,7 +245,7 @@ class QueueFile:
         after: int | None = None,
         limit: int = 100,
     ) -> Page:
-        """A page of jobs in the order of their enqueues. No states means all; ``error`` is text of the last error."""
+        """Return a page of jobs in the order they were enqueued. No states: all. ``error``: text in the last error."""
         return _show.page(_op.page(self._file, queue, states, group, expired, error, after, limit).wait())
 
     def requeue_all(
@@ -233,75 +256,75 @@ class QueueFile:
         group: str | None = None,
         error: str | None = None,
     ) -> int:
-        """Give the finished jobs that match fresh lives, oldest first; no states means the dead. Answers how many."""
+        """Requeue the finished jobs that match, oldest first. No states: the dead ones. Returns how many."""
         return _op.requeue_all(self._file, queue, states, group, error).wait()
 
     def schedules(self) -> builtins.list[ScheduleInfo]:
-        """The schedules of every queue."""
+        """Return the schedules of every queue."""
         return [_policy.schedule(one) for one in self._file.schedules(None).wait()]
 
     def archive(self) -> int:
-        """Write every finished job that may leave its queue to the archive now. Answers how many that were.
+        """Archive now every finished job that its queue no longer retains. Returns how many.
 
-        Archive objects that are too old are given up.
+        Archive objects that are too old expire.
         """
         return self._file.archive().wait()
 
     def archives(self, *, queue: str | None = None, after: int = 0) -> Archives:
-        """The objects of the archive that hold lives with a ``finish_seq`` larger than ``after``."""
+        """Return the archive objects that hold runs with a ``finish_seq`` larger than ``after``."""
         return _policy.archives(_op.archives(self._file, queue, after).wait())
 
     def lives(
         self, *, queue: str | None = None, after: int = 0, until: int | None = None, limit: int = 1000
     ) -> Lives:
-        """The finished lives that are still in the file, by ``finish_seq``: from behind ``after`` up to ``until``."""
+        """Return the finished runs still in the file, by ``finish_seq``: above ``after``, up to and with ``until``."""
         return _policy.lives(_op.lives(self._file, queue, after, until, limit).wait())
 
     def stats(self, *, max_age: Seconds | None = None) -> Stats:
-        """The queue file as a whole; with ``max_age``, state of that age will do."""
+        """Return the state of the queue file as a whole; ``max_age`` allows state that is this old."""
         return _show.stats(self._file.stats(convert.maybe_millis(max_age, "max_age")).wait())
 
     def history(self, *, limit: int = 100) -> builtins.list[Commit]:
-        """The newest commits that the log still has, newest first."""
+        """Return the newest commits that the log still has, newest first."""
         limit = convert.whole(limit, "limit", 1, 2**32 - 1)
         return _show.history(self._file.history(limit).wait())
 
     def workload(self) -> Workload:
-        """What the file still knows of its own workload, for ``bucketq.fit``. Reads every job and the whole log."""
+        """Return the workload that the file still shows, for ``bucketq.fit``. Reads every job and the whole log."""
         return workload_of(self._file.workload().wait())
 
     def settle(self) -> int:
-        """After OutcomeUnknown: make sure that nothing sent before can still land. Answers the commit reached."""
+        """After OutcomeUnknown: make sure that no earlier request can still be applied. Returns the commit reached."""
         return self._file.settle().wait()
 
     def export(self, path: str | PathLike[str], *, replace: bool = False) -> Exported:
-        """Write the newest published state to a file that ``sqlite3`` opens, whole or not at all."""
+        """Write the newest published state to a file that ``sqlite3`` opens. On failure no file is left."""
         return _show.exported(self._file.export(path, replace).wait())
 
     def export_pending(self, path: str | PathLike[str]) -> None:
-        """Local mode: the same with what is not published.
+        """Local mode: export the state with the pending changes.
 
-        Beside it, in ``path`` with ``.jsonl`` added, stands a line of JSON for each job that differs.
+        Also writes ``path`` with ``.jsonl`` added: a line of JSON for each job that differs.
         """
         self._file.export_pending(path).wait()
 
     def collect(self, *, grace: Seconds) -> Collected:
-        """Delete what the queue file has not needed for so long, now. Without this it happens by itself, later."""
+        """Delete now the objects that were not needed for ``grace``. Maintenance does this by itself, later."""
         return Collected(**self._file.collect(convert.millis(grace, "grace")).wait())
 
     @property
     def directory(self) -> Path | None:
-        """Where the local state lies: in Local mode, or in Durable mode with a ``cache``."""
+        """The directory of the local state: in Local mode, or in Durable mode with a ``cache``."""
         return self._file.directory()
 
     def metrics(self, *, max_age: Seconds | None = METRICS_AGE) -> Metrics:
-        """Everything that is measured; counts of jobs are at most ``max_age`` old."""
+        """Return all metrics; counts of jobs are at most ``max_age`` old."""
         return metrics_of(self._file.metrics(convert.maybe_millis(max_age, "max_age")).wait())
 
     def close(self) -> None:
-        """Answer everything sent before, and end. Waiting claims get Closed.
+        """Wait for the calls sent before, then close the handle. Waiting claims raise Closed.
 
-        Local mode: this does not sync; the log warns of what is not published.
+        Local mode: this does not sync; it logs a warning if changes are not published.
         """
         try:
             _show.closed(self.url, self._file.close().wait())

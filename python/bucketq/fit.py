@@ -1,7 +1,7 @@
-"""Whether a queue in object storage suits a workload: the fit model, pure arithmetic.
+"""The fit model: does a queue in object storage suit a workload? Pure arithmetic.
 
-`evaluate(arrival=20, work_ms=500)` gives the verdict of the plain model and of this engine, requests and
-money of a month beside SQS, and all of it at ten times the load. docs/fit.md has the formulas.
+`evaluate(arrival=20, work_ms=500)` returns the verdict of the plain model and of this engine, requests and cost per
+month compared with SQS, and all of it at ten times the load. docs/fit.md has the formulas.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Judge = Literal["load", "overhead", "dispatch"]
 
 _VERDICTS: tuple[Verdict, ...] = ("strong", "tradeoff", "poor")
 
-# What the engine is like: measured by `make bench-engine`, or taken from its code. docs/fit.md says which.
+# Constants of the engine: measured by `make bench-engine`, or taken from its code. docs/fit.md says which.
 _CONTENTION, _COMMIT_MS, _OP_MS = 0.3, 0.4, 0.015
 _HEAD_BYTES, _RECORD_BYTES, _OP_BYTES = 18_432, 110, 100
 _SPILL_BYTES, _TAIL_BYTES, _SEGMENTS = 114_688, 32_768, 64
@@ -33,7 +33,7 @@ _MONTH_S = 2_628_000
 
 
 class Rule(NamedTuple):
-    """What an input may be; `metadata["rule"]` of each field of Inputs."""
+    """The values an input may have; `metadata["rule"]` of each field of Inputs."""
 
     least: float
     most: float
@@ -63,7 +63,7 @@ _DAY_MS, _MINUTE_MS = 86_400_000, 60_000
 class Inputs:
     """A workload, a store and prices. Times end in `_ms`; the defaults are the published example."""
 
-    mutations: float = _input(3, 1, 1000, what="ops in the life of a job: enqueue, claim, ack")
+    mutations: float = _input(3, 1, 1000, what="ops per run of a job: enqueue, claim, ack")
     batch: float = _input(10, 1, 4096, what="ops in a commit, for the plain model only")
     arrival: float = _input(5.2, 0, 1_000_000, what="jobs per second")
     work_ms: float = _input(1000, 0, _DAY_MS, what="work of one attempt")
@@ -91,7 +91,7 @@ class Inputs:
     sqs_batch: float = _input(1, 1, 10, whole=True, what="messages in one request to SQS")
 
     def problems(self) -> list[tuple[str, str]]:
-        """What makes no sense, as (field, message); empty when all is well."""
+        """Return invalid inputs as (field, message); empty if there are none."""
         found: list[tuple[str, str]] = []
         for entry in fields(self):
             name, rule = entry.name, cast(Rule, entry.metadata["rule"])
@@ -118,18 +118,18 @@ class _Judged:
     verdict: Verdict
     """The worst of the three."""
     decided_by: Judge | None
-    """Which of them; of equally bad ones load, then overhead. None when all are strong."""
+    """The judge with the worst class; of equally bad ones load, then overhead. None when all are strong."""
     backlog_grows: bool
     change: str
-    """What would change it."""
+    """The change that would alter the verdict."""
     change_value: float | None
     sentence: str
-    """Verdict, reason and change in words."""
+    """Verdict, reason and change as a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plain(_Judged):
-    """What the plain model says. `math.inf` stands for a number without end."""
+    """Results of the plain model. `math.inf` means unbounded."""
 
     penalty: float
     queue_ms: float
@@ -142,7 +142,7 @@ class Plain(_Judged):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Engine(_Judged):
-    """What the model of this engine says. `math.inf` stands for a number without end."""
+    """Results of the model of this engine. `math.inf` means unbounded."""
 
     mutations: float
     extensions: float
@@ -166,12 +166,12 @@ class Engine(_Judged):
     cold_open_ms: float
     whole_file_ms: float
     instead: Literal["log", "memory", "managed", "database"] | None
-    """What to use when no change of this queue would do."""
+    """The kind of system to use when no change of this queue suffices."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Month:
-    """Requests and US dollars of 730 hours, beside SQS."""
+    """Requests and US dollars for 730 hours, compared with SQS."""
 
     puts: float
     gets: float
@@ -183,17 +183,17 @@ class Month:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """Everything the model says of a workload."""
+    """All results of the model for a workload."""
 
     plain: Plain
     engine: Engine
     month: Month
     tenfold: Fit | None
-    """The same with ten times the arrivals, producers and consumers; None in itself."""
+    """The results at ten times the arrivals, producers and consumers; None in those results."""
 
 
 def evaluate(inputs: Inputs | None = None, **options: float) -> Fit:
-    """What the model says; `options` are fields of Inputs and win. Nonsense is Invalid."""
+    """Evaluate the model. `options` are fields of Inputs and win over `inputs`; invalid values raise Invalid."""
     unknown = options.keys() - {entry.name for entry in fields(Inputs)}
     if unknown:
         raise Invalid(f"unknown: {', '.join(sorted(unknown))}; docs/fit.md lists the inputs")
@@ -260,7 +260,7 @@ def _engine(i: Inputs) -> Engine:
     mutations = i.mutations + 2 * i.retries + extensions
     most = _penalty(w)
 
-    # One commit: a fixed part, a part for each op, and a segment first when the delta does not fit into HEAD.
+    # Time of a commit: a fixed part, a part per op, and a segment before it if the delta does not fit into HEAD.
     op_bytes = _OP_BYTES + i.payload / mutations
     fixed = i.latency_ms + _COMMIT_MS + (i.per_mib_ms * (_HEAD_BYTES + _RECORD_BYTES)) / _MIB
     per_op = _OP_MS + (i.per_mib_ms * op_bytes) / _MIB
@@ -272,7 +272,7 @@ def _engine(i: Inputs) -> Engine:
     def commit(ops: float) -> float:
         return fixed + per_op * ops + (i.latency_ms if spills(ops) else 0)
 
-    # The most a commit can carry, and so the capacity.
+    # The most ops a commit can carry, which gives the capacity.
     most_ops = max(1.0, min(_MAX_OPS, _MAX_BYTES / op_bytes))
     calls = mutations - extensions - 1
     jobs = min(i.producers, i.consumers / calls) if calls > 0 else i.producers
@@ -282,7 +282,7 @@ def _engine(i: Inputs) -> Engine:
     capacity = (1000 * batch_max) / (mutations * full_cycle)
     load = i.arrival / capacity
 
-    # The batch that arrivals make: what came during one cycle.
+    # The batch: the ops that arrive during one cycle.
     rho = min(load, 1.0)
     work = attempts * i.work_ms
     waiting = 1 - min(1.0, (i.arrival * work) / (1000 * i.consumers)) ** i.consumers
@@ -319,13 +319,13 @@ def _engine(i: Inputs) -> Engine:
     commits = mutations / batch
     commits_per_s = min(i.arrival, capacity) * commits
 
-    # Who waits in one process is woken at once; another's job shows with a poll, or with a commit of one's own.
+    # A waiter in the same process is woken at once; another process sees the job with a poll or its own next commit.
     noticed_ms = 1 / ((2 / poll_ms + commits_per_s / (1000 * w)) * max(1, w - 1))
     notice_ms = noticed_ms + i.latency_ms + commit_ms + wait_ms if w > 1 else 0
     dispatch_ms = commit_ms + wait_ms + hop + notice_ms
     dispatch_best_ms = i.latency_min_ms + _COMMIT_MS + hop
 
-    # What a worker loses: it waits for its acks and for its share of a claim, in a closed loop at worst.
+    # Time a worker loses: it waits for its acks and for its share of a claim, in a closed loop at worst.
     felt = max(0, i.mutations - 2) + 1 / i.prefetch + i.retries * (1 + 1 / i.prefetch)
     queue_ms = felt * (commit_ms + min(wait_ms, w * full_cycle) + hop)
     overhead = _part(queue_ms, work)
@@ -419,7 +419,7 @@ class _Judgement(TypedDict):
 def _judge(
     load: float, overhead: float, dispatch_ms: float, budget_ms: float, change_of: _ChangeOf
 ) -> _Judgement:
-    """The worst of the three, which it is, and what would change it; of equally bad ones the first."""
+    """Return the worst of the three classes, its judge, and the change; of equally bad ones the first."""
     classes: dict[Judge, int] = {
         "load": 0 if load < 0.7 else 1 if load <= 0.9 else 2,
         "overhead": 0 if overhead < 0.05 else 1 if overhead <= 0.2 else 2,

@@ -1,4 +1,4 @@
-"""What ``bucketq.measure`` and ``QueueFile.workload`` found: nouns for the fit model, without any I/O."""
+"""Results of ``bucketq.measure`` and ``QueueFile.workload`` for the fit model: plain values without I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bucketq._convert import Dict
 __all__ = ["BySize", "ClockOffset", "Measured", "Progress", "Spread", "Times", "Workload"]
 
 Progress = Callable[[str, int, int], object]
-"""Called with what comes next, how many requests are done, and of how many."""
+"""Called with the name of the next step, the number of requests done, and their total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Spread:
     min_ms: float
     p50_ms: float
     p99_ms: float
-    """The slowest in a hundred; of fewer samples the slowest."""
+    """The slowest in a hundred; with fewer samples the slowest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +39,32 @@ class BySize:
 
 @dataclass(frozen=True, slots=True)
 class ClockOffset:
-    """The store's clock as seen from here."""
+    """The store's clock compared with this machine's."""
 
     offset_ms: float
-    """Store's clock less this machine's."""
+    """The store's clock minus this machine's."""
     within_ms: float
-    """The true one is at most so far from that."""
+    """The true offset is at most this far from ``offset_ms``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a store is like to commit to."""
+    """The measurements of a store."""
 
     store: str
     sizes: tuple[BySize, ...]
     commits_per_s: float
     """Conditional PUTs of the size of a HEAD to one key, one after the other."""
     throttled: int
-    """Writes that the store was asked too fast for."""
+    """Writes that the store refused as too fast."""
     upload_mib_s: float
-    """Eight objects of one MiB at a time."""
+    """Measured with eight objects of one MiB at a time."""
     download_mib_s: float
     clock: ClockOffset | None
-    """None from a store that does not tell its time."""
+    """None if the store does not send its time."""
     took: timedelta
     inputs: Mapping[str, float]
-    """What ``bucketq.fit`` takes from it: ``evaluate(**measured.inputs)``."""
+    """Inputs for ``bucketq.fit``: ``evaluate(**measured.inputs)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,27 +79,27 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The workload of a queue file, as far as the file still knows it."""
+    """The workload of a queue file, as far as the file still shows it."""
 
     jobs: int
-    """Jobs looked at."""
+    """Jobs that were read."""
     complete: bool
-    """Whether these are all that the file has."""
+    """True if these are all jobs of the file."""
     window: timedelta
-    """The longest time that arrivals were counted over; queues have their own."""
+    """The longest time over which arrivals were counted; each queue has its own."""
     work: Times | None
-    """Claim to ack, of jobs that are done; what the queue itself takes is in it."""
+    """From claim to ack, of jobs that are done; includes the time of the queue itself."""
     dispatch: Times | None
-    """From the time a job was ready to its claim, of those claimed once."""
+    """From ready to claimed, of jobs claimed once."""
     commits: int
     """Commits in the log."""
     commits_span: timedelta
     inputs: Mapping[str, float]
-    """What ``bucketq.fit`` takes from it: ``evaluate(**workload.inputs)``."""
+    """Inputs for ``bucketq.fit``: ``evaluate(**workload.inputs)``."""
 
 
 def measured_of(native: Dict) -> Measured:
-    """What a store is like."""
+    """Return the engine's measurements of a store."""
     fields = dict(native)
     sizes = tuple(
         BySize(one["bytes"], Spread(**one["put"]), Spread(**one["get"]), Spread(**one["unchanged"]))
@@ -111,7 +111,7 @@ def measured_of(native: Dict) -> Measured:
 
 
 def workload_of(native: Dict) -> Workload:
-    """What a queue file tells of its workload."""
+    """Return the engine's workload of a queue file."""
     fields = dict(native)
     window = timedelta(milliseconds=fields.pop("window_ms"))
     span = timedelta(milliseconds=fields.pop("commits_ms"))

@@ -1,4 +1,4 @@
-"""What is measured of a queue file, as values and as text for Prometheus. docs/watching.md has the table."""
+"""Metrics of a queue file, as values and as text for Prometheus. docs/watching.md has the table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bucketq.types import Stats
 __all__ = ["Histogram", "Metrics"]
 
 METRICS_AGE = 5.0
-"""Seconds that counts of jobs may be old unless told otherwise: a scraper costs no request that often."""
+"""How old counts of jobs may be by default, in seconds: a scraper then causes few requests."""
 
 _MS = 1000
 _PARTS = {"puts": "put", "uploads": "upload", "gets": "get", "lists": "list", "deletes": "delete"}
@@ -22,24 +22,24 @@ _TIMES = {"wait_ms": "waited", "run_ms": "ran", "commit_ms": "commit_took"}
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How often something was how large."""
+    """The distribution of a value."""
 
     buckets: tuple[tuple[float, int], ...]
-    """Upper ends, and how many lie below or at each; what lies beyond the last is in ``count`` only."""
+    """Upper bounds, and how many values are at most each; larger ones than the last bound are in ``count`` only."""
     sum: float
-    """All of them together."""
+    """The sum of all values."""
     count: int
-    """How many there are."""
+    """The number of values."""
 
     @property
     def mean(self) -> float | None:
-        """The average; None when there is nothing to average."""
+        """The average; None without values."""
         return self.sum / self.count if self.count else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """The queue file as it is, and what the writer of this process has done since it was opened. Times in seconds."""
+    """The state of the queue file, and what the writer of this process did since it was opened. Times in seconds."""
 
     stats: Stats
     """Queues with their jobs by state, commit, size."""
@@ -48,54 +48,56 @@ class Metrics:
     ran: Histogram
     """From a job's claim to its ack."""
     commit_took: Histogram
-    """From the first op of a commit to the answer of the store."""
+    """From the first op of a commit to the store's reply."""
     commit_ops: Histogram
     """Ops in a commit."""
     conflicts: Mapping[str, int]
-    """Commits lost to another writer: ``race``, the store said so; ``unanswered``, it never answered."""
+    """Commits lost to another writer: ``race``, the store reported it; ``unanswered``, it never replied."""
     requests: Mapping[str, int]
     """Requests to the store: ``put`` of HEAD, ``upload`` of everything else, ``get``, ``list``, ``delete``."""
     bytes: Mapping[str, int]
     """Bytes sent and received: ``put``, ``upload``, ``get``."""
     gets_unchanged: int
-    """Gets answered "unchanged"."""
+    """Gets with the reply "unchanged"."""
     commits: int
-    """Commits stored."""
+    """Commits written to the store."""
     ops: int
     """Ops in those commits."""
     delta_bytes: int
-    """Bytes of their deltas."""
+    """Bytes of the deltas of those commits."""
     resends: int
-    """Commits sent again as they were."""
+    """Commits sent again unchanged."""
     unknown: int
-    """Commits whose outcome could not be known."""
+    """Commits whose outcome is unknown."""
     caught_up: int
-    """Commits of others taken over."""
+    """Commits of other writers applied here."""
     local_commits: int
     """Commits to the local log."""
     local_ops: int
-    """Ops in those."""
+    """Ops in those local commits."""
     handed_back: int
-    """Claims handed back because their caller had gone."""
+    """Claims given back because their caller had gone."""
+    wait_looks: int
+    """Jobs looked up for callers that wait until those are finished."""
     archived_jobs: int
-    """Jobs that have left for the archive."""
+    """Jobs moved to the archive."""
     events_missed: int
-    """Events that callbacks were too slow for."""
+    """Events dropped because callbacks were too slow."""
     events_failed: int
-    """Events that a callback failed over."""
+    """Events for which a callback raised."""
     cost_total: float
     """US dollars for those requests, at the prices of the fit model."""
     cost_per_hour: float
-    """US dollars for an hour: requests at the pace so far, and the storage of the database."""
+    """US dollars per hour: requests at the rate so far, and storage of the database."""
     text: str = field(repr=False)
 
     def prometheus(self) -> str:
-        """All of it as text in Prometheus' format."""
+        """Return all metrics in Prometheus' text format."""
         return self.text
 
 
 def metrics_of(native: Dict) -> Metrics:
-    """What the engine measures."""
+    """Return the engine's metrics."""
     counters = dict(native["counters"])
     conflicts, unanswered = counters.pop("conflicts"), counters.pop("conflicts_unanswered")
     return Metrics(

@@ -1,9 +1,9 @@
-"""OpenTelemetry: spans for what is sent, received, processed and settled, and metrics, by the messaging conventions.
+"""OpenTelemetry: spans for send, receive, process and settle, and metrics, by the messaging conventions.
 
 ``pip install "bucketq[otel]"``, then ``otel.instrument(file)``; nothing is imported or measured before that.
-The trace context of W3C travels in the headers of a job, so that who processes a job continues the trace of who
-enqueued it. The conventions are those of version 1.44.0. They are still in development and may change with a later
-version of bucketq; that is why the metrics are off unless asked for.
+The W3C trace context travels in the headers of a job, so that the worker continues the trace of the producer. The
+conventions are those of version 1.44.0. They are still in development and may change with a later version of
+bucketq; therefore metrics are off by default.
 
 docs/watching.md has the tables.
 """
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
     from bucketq import _native, aio
+    from bucketq._show import Receipt
     from bucketq.file import QueueFile
 
 __all__ = ["SEMCONV", "instrument", "uninstrument"]
@@ -53,20 +54,20 @@ def instrument(
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
 ) -> None:
-    """Trace what goes through this handle, its queues, jobs and workers; with ``metrics`` also count and time it.
+    """Trace the calls of this handle, its queues, jobs and workers; with ``metrics`` also count and time them.
 
-    The providers are the global ones unless given.
+    By default the global providers are used.
     """
-    file._file.beside["telemetry"] = Telemetry(file._file, tracer_provider, meter_provider, measures=metrics)
+    file._file.hooks.telemetry = Telemetry(file._file, tracer_provider, meter_provider, measures=metrics)
 
 
 def uninstrument(file: QueueFile | aio.QueueFile) -> None:
-    """Trace and measure nothing more."""
-    file._file.beside.pop("telemetry", None)
+    """Stop tracing and measuring."""
+    file._file.hooks.telemetry = None
 
 
 class Traced(Generic[T]):
-    """A call of the engine with something to do at its end."""
+    """A call of the engine with a callback at its end."""
 
     def __init__(self, call: _native.Call[T], done: Callable[[T | None, BaseException | None], None]) -> None:
         self._call = call
@@ -92,7 +93,7 @@ class Traced(Generic[T]):
 
 
 class Telemetry:
-    """What one handle tells OpenTelemetry. The package calls it where ``file.beside`` has one."""
+    """Reports one handle to OpenTelemetry. The package calls it if ``file.hooks.telemetry`` is set."""
 
     def __init__(
         self,
@@ -102,13 +103,13 @@ class Telemetry:
         *,
         measures: bool,
     ) -> None:
-        # Calls are made through the file that is given to each method: this does not refer to it.
+        # Each method gets the file it calls: this object does not reference one.
         self._tracer = trace.get_tracer("bucketq", tracer_provider=tracers, schema_url=_SCHEMA)
         self._measures = Measures(meters) if measures else None
-        file.max_skew()  # Closed is told now, not with the first job.
+        file.max_skew()  # Raises Closed now, not with the first job.
 
     def carried(self, extras: Extras) -> Extras:
-        """The extras with the trace context that is current, unless the headers have one already."""
+        """Return the extras with the current trace context, unless the headers have one already."""
         headers = dict(extras.get("headers") or {})
         if "traceparent" not in headers:
             _W3C.inject(headers)
@@ -116,8 +117,8 @@ class Telemetry:
 
     def send(
         self, file: _native.File, queue: str, jobs: Iterable[tuple[Any, Extras]]
-    ) -> _native.Call[list[Any]]:
-        """An enqueue of these jobs. Their trace context is that of the span."""
+    ) -> _native.Call[list[Receipt]]:
+        """Enqueue these jobs. Their trace context is that of the span."""
         span, began = self._start("send", "send", SpanKind.PRODUCER, queue, context.get_current(), ())
         try:
             with trace.use_span(span, end_on_exit=False):
@@ -133,12 +134,12 @@ class Telemetry:
         def done(_: Any, error: BaseException | None) -> None:
             self._end(span, began, "send", "send", queue, error, {"sent": len(news)})
 
-        return cast("_native.Call[list[Any]]", Traced(file.call(_op.enqueue(queue, news)), done))
+        return cast("_native.Call[list[Receipt]]", Traced(file.call(_op.enqueue(queue, news)), done))
 
     def receive(
         self, queues: Iterable[str] | None, call: _native.Call[list[_native.Held]]
     ) -> _native.Call[list[_native.Held]]:
-        """A claim. One that gets nothing leaves no span, for a worker makes them all the time."""
+        """Trace a claim. One that gets no job leaves no span, because workers make them all the time."""
         named = () if queues is None else tuple(queues)
         queue = named[0] if len(named) == 1 else None
         start_ns, here = time.time_ns(), context.get_current()
@@ -155,7 +156,7 @@ class Telemetry:
         return cast("_native.Call[list[_native.Held]]", Traced(call, done))
 
     def settle(self, job: JobBase, how: str, call: _native.Call[T]) -> _native.Call[T]:
-        """An ack, nack, release or reject."""
+        """Trace an ack, nack, release or reject."""
         span, began = self._of_job(how, "settle", SpanKind.CLIENT, job)
 
         def done(_: Any, error: BaseException | None) -> None:
@@ -165,7 +166,7 @@ class Telemetry:
 
     @contextmanager
     def process(self, job: JobBase) -> Generator[Span]:
-        """The work on a job; what is done meanwhile belongs to its span."""
+        """Trace the work on a job; spans made meanwhile are its children."""
         span, began = self._of_job("process", "process", SpanKind.CONSUMER, job)
         failure: BaseException | None = None
         try:
@@ -180,7 +181,7 @@ class Telemetry:
             self._end(span, began, "process", "process", job.queue, failure, {})
 
     def _of_job(self, name: str, kind: str, role: SpanKind, job: JobBase) -> tuple[Span, int]:
-        """A span that is linked to who enqueued the job, and continues that trace unless there is one here already."""
+        """Start a span linked to the enqueue of the job; it continues that trace unless another one is current."""
         sender = _sender(job.headers)
         here = context.get_current()
         links = [Link(sender)] if sender.is_valid else []
@@ -252,7 +253,7 @@ class Measures:
         }
 
     def note(self, kind: str, seconds: float, facts: Attributes, counts: Mapping[str, int]) -> None:
-        """One operation."""
+        """Record one operation."""
         (self._process if kind == "process" else self._operation).record(seconds, facts)
         for name, count in counts.items():
             if count:

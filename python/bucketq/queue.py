@@ -1,4 +1,4 @@
-"""Blocking handles on a queue and its jobs. ``bucketq.aio`` has the same, awaitable."""
+"""Synchronous handles on a queue and its jobs. ``bucketq.aio`` has the same API for asyncio."""
 
 from __future__ import annotations
 
@@ -40,32 +40,35 @@ __all__ = ["Batch", "Job", "Jobs", "Queue"]
 
 
 class Job(JobBase):
-    """A claimed job. Its lease is kept extended until it is ended or nobody refers to it.
+    """A claimed job. Its lease is renewed until the job is ended or no longer referenced.
 
-    As a context manager it is acked at the end of the block; an exception nacks it and goes on.
+    As a context manager it acks the job at the end of the block; an exception nacks the job and propagates.
     """
 
     __slots__ = ()
 
     def ack(self, *, result: Any = None, then: Iterable[New] = ()) -> None:
-        """The job is done. ``result`` is kept with it, ``then`` is enqueued in the same commit."""
+        """Mark the job done. ``result`` is stored with it; the jobs in ``then`` are enqueued in the same commit."""
         self._ack(result, then).wait()
 
     def nack(self, error: object = None, *, delay: Seconds | None = None) -> State:
-        """The attempt failed: the job runs again after its back-off, or after ``delay``; or is dead."""
+        """End a failed attempt: the job runs again after its back-off or ``delay``, or is dead. Returns its state."""
         return self._nack(error, delay).wait()
 
     def release(self) -> None:
-        """Give the job back unharmed: the attempt does not count."""
+        """Give the job back: the attempt does not count."""
         self._release().wait()
 
     def reject(self, error: object = None) -> None:
-        """The job can never succeed: it is dead at once."""
+        """Mark the job dead at once: it can never succeed."""
         self._reject(error).wait()
 
     def extend(self, lease: Seconds) -> None:
-        """Hold the job for this long from now, and keep it with leases of this length."""
-        self._extend(lease).wait()
+        """Set the lease to this long from now, even if that is shorter; later renewals use this length too.
+
+        A lease that never ends stays so.
+        """
+        self._extend(convert.millis(lease, "lease")).wait()
 
     def __enter__(self) -> Self:
         self._enter()
@@ -88,11 +91,11 @@ class Job(JobBase):
 
 
 OnLeaseLost = Callable[[Job, Loss], object]
-"""A function or a coroutine function that gets the job and how its lease was lost."""
+"""A function or coroutine function, called with the job and how its lease was lost."""
 
 
 class Batch(BatchBase[Job]):
-    """The jobs of one claim, a sequence. Leaving its block gives back those that nobody has looked at."""
+    """The jobs of one claim, a sequence. Leaving its block gives back untouched jobs: neither read nor entered."""
 
     __slots__ = ()
 
@@ -108,7 +111,7 @@ class Batch(BatchBase[Job]):
 
 
 class Jobs:
-    """Jobs one after the other, claimed ``prefetch`` at a time. What was claimed and not handed out is given back."""
+    """Jobs one after the other, claimed ``prefetch`` at a time. ``close`` gives back those not handed out."""
 
     __slots__ = ("_batch", "_claim")
 
@@ -127,7 +130,7 @@ class Jobs:
         return self._batch.pop()
 
     def close(self) -> None:
-        """Give back what was claimed and not handed out."""
+        """Give back the jobs that were claimed and not handed out."""
         batch, self._batch = self._batch, []
         if batch:
             with Batch(batch[0]._file, batch):
@@ -143,17 +146,17 @@ class Jobs:
 
 
 class Queue:
-    """A named line of jobs. It is made by its first job."""
+    """A named queue of jobs. Its first job creates it."""
 
     __slots__ = ("_file", "name")
 
     def __init__(self, file: _native.File, name: str) -> None:
         self._file = file
         self.name = name
-        """Its name."""
+        """The queue's name."""
 
     def enqueue(self, data: Any, **extras: Unpack[Extras]) -> Enqueued:
-        """Put a job into the queue. It is in the bucket once this returns."""
+        """Enqueue a job. It is in the bucket once this returns."""
         return _show.enqueued(_op.send(self._file, self.name, [(data, extras)]).wait())[0]
 
     def enqueue_many(
@@ -163,9 +166,9 @@ class Queue:
         chunk: int = 1000,
         progress: Callable[[int], object] | None = None,
     ) -> builtins.list[Enqueued]:
-        """Put many jobs into the queue: ``New``, or data alone. One commit per chunk, each chunk all or nothing.
+        """Enqueue many jobs: ``New``, or data alone. One commit per chunk, each chunk all or nothing.
 
-        ``progress`` is called with the number of jobs enqueued so far. An error's ``enqueued`` has those that were
+        ``progress`` is called with the number of jobs enqueued so far. The ``enqueued`` of an error lists the jobs
         enqueued before it.
         """
         done: list[Enqueued] = []
@@ -186,7 +189,7 @@ class Queue:
         swallow: bool = False,
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Jobs:
-        """Jobs as they come, for a ``for`` loop; ends when there is none within ``wait``."""
+        """Claim jobs in a ``for`` loop, which ends when no job comes within ``wait``; None never ends it."""
 
         def claim() -> Batch:
             return self.claim(
@@ -205,10 +208,10 @@ class Queue:
         swallow: bool = False,
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Batch:
-        """Claim up to ``max`` jobs. ``wait`` 0 looks once, None waits until there is one.
+        """Claim up to ``max`` jobs. ``wait`` 0 looks once; None waits until there is a job.
 
-        They are held for ``lease``, unless told as long as the policy says. None is without end (at most once).
-        ``on_lease_lost`` is called with a job and "ran_out" or "taken" as soon as its lease is lost, on a thread.
+        The lease lasts ``lease``, by default as long as the policy says; with None it never ends (at most once).
+        ``on_lease_lost`` is called on a thread as soon as a lease is lost, with the job and "ran_out" or "taken".
         """
         call = _op.claim(self._file, [self.name], max, lease, wait, worker)
         jobs = [Job(self._file, held, swallow=swallow) for held in call.wait()]
@@ -223,14 +226,14 @@ class Queue:
         swallow: bool = False,
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Job | None:
-        """Claim one job, or get None when there is none within ``wait``."""
+        """Claim one job. Returns None when no job comes within ``wait``."""
         batch = self.claim(
             1, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost
         )
         return batch[0] if batch else None
 
     def get(self, id: str) -> JobDetail | None:
-        """One job of the queue file with its bytes, or None."""
+        """Return a job of the queue file, of any queue, with its payload and result; or None."""
         return _show.detail(self._file.get(id).wait())
 
     def list(
@@ -243,57 +246,57 @@ class Queue:
         after: int | None = None,
         limit: int = 100,
     ) -> Page:
-        """A page of jobs in the order of their enqueues. No states means all; ``error`` is text of the last error."""
+        """Return a page of jobs in the order they were enqueued. No states: all. ``error``: text in the last error."""
         return _show.page(_op.page(self._file, self.name, states, group, expired, error, after, limit).wait())
 
     def counts(self, *, max_age: Seconds | None = None) -> QueueInfo:
-        """How many jobs there are in each state; with ``max_age``, state of that age will do."""
+        """Return the number of jobs in each state; ``max_age`` allows state that is this old."""
         call = self._file.queues(convert.maybe_millis(max_age, "max_age"))
         return _show.counts(self.name, call.wait())
 
     def wait(self, id: str, *, timeout: Seconds | None = None) -> JobDetail | None:
-        """The job once it is finished, with its result; None when it is not within ``timeout``."""
+        """Wait until the job is finished, and return it with its result; None if it is not finished in ``timeout``."""
         return _show.detail(self._file.finished(id, convert.maybe_millis(timeout, "timeout")).wait())
 
     def cancel(self, id: str, *, leased: bool = False) -> State:
-        """Take a job back that nobody works on yet, or any unfinished one. Answers the state it was in."""
+        """Cancel an unfinished job; one that a worker holds only with ``leased``. Returns the state it was in."""
         return self._file.call(Op.cancel(id, leased)).wait()
 
     def requeue(self, id: str, *, run: int | None = None) -> int:
-        """Give a finished job a fresh life, if need be only after life ``run``. Answers its number."""
+        """Requeue a finished job; with ``run``, at most once after that run. Returns the new run number."""
         return self._file.call(Op.requeue(id, run)).wait()
 
     def requeue_all(
         self, states: Iterable[State] = (), *, group: str | None = None, error: str | None = None
     ) -> int:
-        """Give the finished jobs that match fresh lives, oldest first; no states means the dead. Answers how many."""
+        """Requeue the finished jobs that match, oldest first. No states: the dead ones. Returns how many."""
         return _op.requeue_all(self._file, self.name, states, group, error).wait()
 
     def purge(self, states: Iterable[State]) -> int:
-        """Delete the jobs in these states. Answers how many there were."""
-        return self._file.call(Op.purge(self.name, convert.names(states, "states"))).wait()
+        """Delete the jobs that are in these states now, a few thousand per commit. Returns how many."""
+        return self._file.purge(self.name, convert.names(states, "states")).wait()
 
     def pause(self) -> None:
-        """Claims get nothing from this queue until it is resumed."""
+        """Stop handing out jobs until ``resume``."""
         self._file.call(Op.pause(self.name)).wait()
 
     def resume(self) -> None:
-        """Claims get jobs again."""
+        """Hand out jobs again; after ``drain``, accept them again too."""
         self._file.call(Op.resume(self.name)).wait()
 
     def drain(self, *, timeout: Seconds | None = None) -> int:
-        """Take in no more jobs and give none out, until resumed; and wait until nobody works on any.
+        """Stop accepting and handing out jobs until ``resume``, and wait until no worker holds one.
 
-        Answers how many are still worked on after ``timeout``.
+        Returns how many jobs workers still hold after ``timeout``.
         """
         return self._file.drain(self.name, convert.maybe_millis(timeout, "timeout")).wait()
 
     def configure(self, **changes: Unpack[Changes]) -> Policy:
-        """Change the policy, in one commit for all processes: what is named. Answers the policy as it is then."""
-        return _policy.policy(self._file.call(_op.configure(self.name, changes)).wait())
+        """Change the named fields of the policy, in one commit for all processes. Returns the new policy."""
+        return _policy.policy(self._file.configure(self.name, _policy.changes(changes)).wait())
 
     def policy(self) -> Policy:
-        """What applies to all jobs of this queue."""
+        """Return the policy: the rules for all jobs of this queue."""
         return _policy.policy(self._file.policy(self.name).wait())
 
     def schedule(
@@ -308,19 +311,19 @@ class Queue:
         missed: Missed = "skip",
         **extras: Unpack[Extras],
     ) -> datetime:
-        """Enqueue such a job again and again: by a cron expression in a time zone, or every so often from ``start`` on.
+        """Enqueue such a job periodically: by cron expression in a time zone, or at an interval from ``start`` on.
 
-        In place of what had that name; the same again moves nothing. Answers the next time.
+        Replaces the schedule of this name; an identical one keeps its times. Returns the next time.
         """
         op = _op.schedule(self._file, self.name, name, data, cron, every, start, timezone, missed, extras)
-        return _show.result(self._file.call(op).wait())
+        return _policy.next_time(self._file.call(op).wait())
 
     def unschedule(self, name: str) -> bool:
-        """Take a schedule away; what it has enqueued stays. True if it was there."""
+        """Delete a schedule; the jobs it has enqueued stay. Returns True if it existed."""
         return self._file.call(Op.unschedule(self.name, name)).wait()
 
     def schedules(self) -> builtins.list[ScheduleInfo]:
-        """The schedules of this queue."""
+        """Return the schedules of this queue."""
         return [_policy.schedule(one) for one in self._file.schedules(self.name).wait()]
 
     def __repr__(self) -> str:

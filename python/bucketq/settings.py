@@ -1,10 +1,10 @@
-"""Where settings come from: arguments, then a dict, then a file, then BUCKETQ_* in the environment.
+"""Settings come from arguments, then a dict, then a file, then BUCKETQ_* in the environment.
 
 >>> from bucketq import settings
 >>> settings.load({"deadline": 10}, environ={"BUCKETQ_DEADLINE": "60", "BUCKETQ_TAIL": "65536"}, create=False)
 {'create': False, 'deadline': 10, 'tail': 65536}
 
-``bucketq.open`` does this by itself. docs/settings.md has the table.
+``bucketq.open`` calls this itself. docs/settings.md has the table.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Source = Mapping[str, Any] | str | PathLike[str]
 PREFIX = "BUCKETQ_"
 FILE = "BUCKETQ_SETTINGS"
 ALIKE = 0.8
-"""Variables this like a setting are taken for a misspelt one; the prefix is shared with other tools."""
+"""A variable this similar to a setting counts as misspelt; others with the prefix may belong to other tools."""
 
 
 def load(
@@ -38,9 +38,9 @@ def load(
     environ: Mapping[str, str] | None = None,
     **arguments: Unpack[Settings],
 ) -> dict[str, Any]:
-    """The settings from all places together, and ``url`` where one is given; an earlier place wins.
+    """Return the settings from all places together, with ``url`` if one is given; an earlier place wins.
 
-    ``source`` is a dict or the path of a file. With a dict or nothing, BUCKETQ_SETTINGS may name a file.
+    ``source`` is a dict or the path of a file. If it is a dict or None, BUCKETQ_SETTINGS may name a file.
     """
     environ = os.environ if environ is None else environ
     path = environ.get(FILE) or None
@@ -66,14 +66,14 @@ def load(
 
 
 def table() -> list[tuple[str, str, Any, str]]:
-    """Every setting: its name, what it takes, its default, what it means."""
+    """Return every setting: its name, the values it takes, its default, its meaning."""
     return _native.settings()
 
 
 def resolve(
     url: str | PathLike[str] | None, source: Source | None, arguments: Settings
 ) -> tuple[str, dict[str, Any]]:
-    """What to open, and the settings as the engine wants them."""
+    """Return the URL to open, and the settings in the engine's form."""
     found = load(source, **arguments)
     named = found.pop("url", None)
     if url is None:
@@ -84,9 +84,7 @@ def resolve(
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The variables that are settings, as values."""
-    from difflib import get_close_matches
-
+    """Return the values of the variables that are settings."""
     found: dict[str, Any] = {}
     for variable, text in environ.items():
         if not variable.startswith(PREFIX) or variable == FILE or not text:
@@ -99,15 +97,26 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
                 found[name] = _native.parse_setting(name, text)
             except Invalid as error:
                 raise Invalid(f"{variable}: {error.message}", error.code) from None
-        elif close := get_close_matches(name, convert.SETTINGS, n=1, cutoff=ALIKE):
+        elif close := _alike(name):
             raise Invalid(
                 f"there is no setting {variable}: did you mean {PREFIX}{close[0].upper()}?", "option"
             )
     return found
 
 
+def _alike(name: str) -> list[str]:
+    """Return the setting that is spelled almost like this name, if there is one."""
+    # Imported here, because few programs have such a variable and all of them import this module.
+    try:
+        from difflib import get_close_matches
+    except OSError:
+        # No descriptor is left to read the module; opening the queue file says so.
+        return []
+    return get_close_matches(name, convert.SETTINGS, n=1, cutoff=ALIKE)
+
+
 def read(path: Path) -> dict[str, Any]:
-    """The settings in a TOML or YAML file."""
+    """Return the settings in a TOML or YAML file."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -122,7 +131,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def parse(path: Path, text: str) -> Any:
-    """The content, by the end of the file's name."""
+    """Parse the text by the file's extension."""
     match path.suffix.lower():
         case ".toml":
             import tomllib
@@ -136,7 +145,7 @@ def parse(path: Path, text: str) -> Any:
             try:
                 return yaml.safe_load(text) or {}
             except yaml.YAMLError as error:
-                # Its message quotes the line, which may hold a secret.
+                # The error's own message quotes the line, which may contain a secret.
                 mark = getattr(error, "problem_mark", None)
                 raise ValueError(f"not YAML, line {mark.line + 1}" if mark else "not YAML") from None
         case other:

@@ -1,4 +1,4 @@
-"""For tests of programs that use bucketq: a queue file of one's own, a clock that jumps, and what was enqueued.
+"""Helpers for tests of programs that use bucketq: a private queue file, a clock to advance, an assertion.
 
 >>> from bucketq import testing
 >>> clock = testing.Clock()
@@ -40,20 +40,20 @@ class Anything:
 
 
 ANY: Any = Anything()
-"""Any data, for ``assert_enqueued``."""
+"""Matches any data in ``assert_enqueued``."""
 
 
 class Clock:
-    """A clock for queue files of tests: runs as the machine's does, and jumps when told to.
+    """A clock for queue files in tests. It runs like the machine's clock, and ``advance`` makes it jump.
 
-    Leases of held jobs are not extended on such a clock: they run out when it says so.
+    Leases of held jobs are not renewed on such a clock: they run out by its time.
     """
 
     def __init__(self) -> None:
         self._clock = _native.Clock()
 
     def advance(self, by: Seconds) -> None:
-        """Jump ahead, a hundred years at most."""
+        """Jump ahead, by a hundred years at most."""
         ms = convert.millis(by, "by")
         if ms > CENTURY:
             raise Invalid(f"by is {by!r}: jump at most a hundred years ahead")
@@ -61,14 +61,14 @@ class Clock:
 
     @property
     def now(self) -> datetime:
-        """What it says."""
+        """The time of this clock."""
         return convert.time(self._clock.now_ms())
 
 
 def open(
     *, clock: Clock | None = None, on_event: OnEvent | None = None, **settings: Unpack[Settings]
 ) -> QueueFile:
-    """A fresh queue file in memory that no other handle shares; it is gone when it is closed."""
+    """Open a new queue file in memory that no other handle shares. Closing it deletes it."""
     file = _native.open_test(convert.native_settings(settings), clock and clock._clock).wait()
     return QueueFile(start(file, on_event, Thread), "a test")
 
@@ -76,7 +76,7 @@ def open(
 async def open_aio(
     *, clock: Clock | None = None, on_event: OnEvent | None = None, **settings: Unpack[Settings]
 ) -> aio.QueueFile:
-    """As ``open``, for ``bucketq.aio``."""
+    """Open such a queue file for ``bucketq.aio``."""
     from bucketq import aio
 
     file = await _native.open_test(convert.native_settings(settings), clock and clock._clock)
@@ -86,9 +86,9 @@ async def open_aio(
 def assert_enqueued(
     file: QueueFile | aio.QueueFile, queue: str, data: Any = ANY, *, times: int = 1, **fields: object
 ) -> list[JobDetail]:
-    """Fail unless the queue has ``times`` jobs with these data and fields of ``JobDetail``. Answers them, oldest first.
+    """Fail unless the queue has ``times`` jobs with these data and fields of ``JobDetail``. Returns them, oldest first.
 
-    Their state does not matter unless it is one of the fields. A file of ``bucketq.aio`` will do; nothing is awaited.
+    Jobs in any state count unless ``state`` is one of the fields. A file of ``bucketq.aio`` works too, without await.
     """
     __tracebackhide__ = True  # pytest shows the test's own line.
     for name in fields:
@@ -101,12 +101,12 @@ def assert_enqueued(
     wanted = "".join(f", {name}={value!r}" for name, value in fields.items())
     listed = "".join(f"\n  {job.state}: {job.data!r}" for job in there) or " nothing"
     raise AssertionError(
-        f"{len(found)} of {times} jobs in {queue!r} with data={data!r}{wanted}; there is:{listed}"
+        f"{len(found)} of {times} jobs in {queue!r} with data={data!r}{wanted}; the queue has:{listed}"
     )
 
 
 def jobs(file: QueueFile, queue: str) -> list[JobDetail]:
-    """All jobs of the queue with their bytes."""
+    """Return all jobs of the queue with payloads and results."""
     found: list[JobDetail] = []
     after = None
     while True:
@@ -118,7 +118,7 @@ def jobs(file: QueueFile, queue: str) -> list[JobDetail]:
 
 
 def matches(job: JobDetail, data: Any, fields: dict[str, object]) -> bool:
-    """True if the job has these data and fields."""
+    """Return True if the job has these data and fields."""
     return (data is ANY or job.data == data) and all(
         getattr(job, name) == value for name, value in fields.items()
     )

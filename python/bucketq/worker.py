@@ -12,7 +12,7 @@
 ...     file.queue("sums").wait(receipt.id).result
 6
 
-``bucketq.aio`` has a worker with the same names for a loop that runs already. docs/workers.md tells the rest.
+``bucketq.aio`` has the same worker for an event loop that already runs. See docs/workers.md for more.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ H = TypeVar("H", bound=Handler)
 
 
 class Reject(Exception):
-    """Raised by a handler: the job can never succeed and is dead at once, with this text."""
+    """Raise it in a handler when the job can never succeed: the job is dead at once, with this text as its error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """What a worker has done, in jobs."""
+    """Counts of the jobs that a worker has worked on."""
 
     done: int = 0
     """Handled without an exception."""
     failed: int = 0
     """Attempts that ended with an exception."""
     rejected: int = 0
-    """Dead at once, by Reject."""
+    """Dead at once because the handler raised Reject."""
     released: int = 0
-    """Given back unharmed when the worker was stopped."""
+    """Given back when the worker was stopped; the attempt does not count."""
     lost: int = 0
-    """Their lease was gone at the end: somebody else may have them."""
+    """Lease lost before the end: another worker has the job, or it was purged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a worker works."""
+    """The settings of a worker."""
 
     concurrency: int
     lease: Seconds | FromPolicy | None
@@ -76,7 +76,7 @@ class Plan:
 
 
 class WorkerBase:
-    """The handlers, and how they are to be run: what blocking and asyncio workers have in common."""
+    """The handlers and settings that synchronous and asyncio workers share."""
 
     def __init__(
         self,
@@ -88,9 +88,9 @@ class WorkerBase:
         name: str | None = None,
         on_lease_lost: OnLost | None = None,
     ) -> None:
-        """``concurrency`` jobs at a time, of ``queues`` or of all that have a handler.
+        """Run ``concurrency`` jobs at a time, of ``queues`` or of all that have a handler.
 
-        ``on_lease_lost`` gets the job that a handler works on, and how its lease was lost.
+        ``on_lease_lost`` is called with the job that a handler works on, and how its lease was lost.
         """
         self._file = file
         self._concurrency = convert.whole(concurrency, "concurrency", 1, 10_000)
@@ -105,9 +105,9 @@ class WorkerBase:
         self._drained = False
 
     def handles(self, *queues: str) -> Callable[[H], H]:
-        """Register a function or a coroutine function for the jobs of these queues. It gets the job.
+        """Register a function or coroutine function that is called with each job of these queues.
 
-        What it returns is kept as the job's result. An exception nacks the job with its text, Reject rejects it.
+        Its return value is stored as the job's result. An exception nacks the job with its text; Reject rejects it.
         """
         if not queues or not all(isinstance(queue, str) for queue in queues):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Invalid('name the queues: @worker.handles("emails")')
@@ -115,7 +115,7 @@ class WorkerBase:
         def register(handler: H) -> H:
             for queue in queues:
                 if queue in self._handlers:
-                    raise Invalid(f"queue {queue!r} has a handler already: give it one")
+                    raise Invalid(f"queue {queue!r} already has a handler: register only one")
                 self._file.queue(queue)
                 self._handlers[queue] = handler
             return handler
@@ -124,26 +124,26 @@ class WorkerBase:
 
     @property
     def worked(self) -> Worked:
-        """What it has done so far."""
+        """The jobs it has worked on so far."""
         return Worked() if self._working is None else self._working.worked
 
     @property
     def drained(self) -> bool:
-        """It claims no more: it was drained or closed."""
+        """True once it was drained or closed: it claims no more jobs."""
         return self._drained
 
     def drain(self) -> None:
-        """Claim no more, and end when the jobs under way are finished. Returns at once; a handler may call it."""
+        """Claim no more jobs, and end when running jobs finish. Returns at once; a handler may call it."""
         self._drained = True
         if self._working is not None:
             self._working.drain()
 
     def _plan(self) -> Plan:
-        """What to work on, or a refusal."""
+        """Return the settings for a run; raise if it cannot start."""
         if self._drained:
             raise Closed("this worker is drained and takes no more jobs: make a new one", "closed")
         if self._working is not None:
-            raise Invalid("this worker runs already")
+            raise Invalid("this worker is already running")
         queues = tuple(self._handlers) if self._queues is None else self._queues
         if not queues:
             raise Invalid('this worker has nothing to do: register a handler with @worker.handles("emails")')
@@ -160,14 +160,14 @@ class WorkerBase:
 
 
 def is_coroutine(handler: Handler) -> bool:
-    """True for what has to be awaited: a coroutine function, or an object that is called like one."""
+    """Return True for a coroutine function, or an object whose ``__call__`` is one."""
     return any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__)))
 
 
 class Worker(WorkerBase):
-    """Runs handlers: functions in threads, coroutines in an event loop of its own.
+    """Runs handlers: functions in threads, coroutines in its own event loop.
 
-    ``run`` keeps the thread that calls it; as a context manager it works in the background until the block is left.
+    ``run`` blocks the calling thread; as a context manager the worker runs in the background until the block ends.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Worker(WorkerBase):
         name: str | None = None,
         on_lease_lost: OnLost | None = None,
     ) -> None:
-        """``concurrency`` jobs at a time, of ``queues`` or of all that have a handler."""
+        """Run ``concurrency`` jobs at a time, of ``queues`` or of all that have a handler."""
         super().__init__(
             file, concurrency=concurrency, queues=queues, lease=lease, name=name, on_lease_lost=on_lease_lost
         )
@@ -189,17 +189,17 @@ class Worker(WorkerBase):
         self._error: BaseException | None = None
 
     def run(self, *, wait: Seconds | None = None, signals: bool = True) -> Worked:
-        """Work until drained; with ``wait``, until there was no job for that long.
+        """Work until drained; with ``wait``, until no job came for that long.
 
-        SIGTERM and SIGINT drain, a second one stops: jobs under way are given back. Only in the main thread.
+        In the main thread SIGTERM and SIGINT drain; a second one stops and gives running jobs back.
         """
         working = self._begin(wait)
         return self._go(working, signals and threading.current_thread() is threading.main_thread())
 
     def close(self, timeout: Seconds | None = None) -> None:
-        """Drain and wait. After ``timeout``, stop: jobs under way are given back.
+        """Drain and wait. After ``timeout``, stop and give running jobs back.
 
-        A coroutine is cancelled. A function cannot be: it goes on in its thread, and ``job.ended`` tells it.
+        A coroutine is cancelled. A function cannot be: it continues in its thread and can check ``job.ended``.
         """
         limit = convert.maybe_millis(timeout, "timeout")
         self.drain()

@@ -1,4 +1,5 @@
-//! The archive on a store as it is: every life once whoever archives, and what Local mode leaves to others.
+//! The archive on every store: every run once whichever process archives, and the passes that Local mode leaves to
+//! others.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -3,23 +3,24 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bucketq::internals::archive;
 use bucketq::job::JobId;
 use bucketq::life::{Archived, Life};
 use bucketq::policy::{Changes, Policy};
 use bucketq::store::Store;
-use bucketq::{New, Op, Options, Payload, QueueFile, Result, State, archive};
+use bucketq::{New, Op, Options, Payload, QueueFile, Result, State};
 use bucketq_tests::given::{inline, object};
 use std::time::Duration;
 
 /// The queue.
 pub const Q: &str = "mail";
 
-/// An engine that archives only when it is asked to.
+/// An engine that archives only on request.
 pub fn patient() -> Options {
     Options { archive_every: Duration::from_hours(1_000), ..inline() }
 }
 
-/// Keep so many and archive the rest.
+/// Keep this number of jobs and archive the rest.
 pub fn keep(jobs: u64) -> Changes {
     Changes { keep: Some(jobs), archive: Some(true), ..Changes::default() }
 }
@@ -29,7 +30,7 @@ pub async fn set(file: &QueueFile, changes: Changes) -> Result<Policy> {
     file.queue(Q)?.configure(changes).await
 }
 
-/// Enqueue and finish so many jobs, each with a result.
+/// Enqueue and finish this number of jobs, each with a result.
 pub async fn finish(file: &QueueFile, jobs: u64) -> Result<Vec<JobId>> {
     let queue = file.queue(Q)?;
     let mut ids = vec![];
@@ -65,11 +66,11 @@ pub async fn cancel(file: &QueueFile, payload: Payload) -> Result<JobId> {
     Ok(id)
 }
 
-/// The lives in an object, which is what the list says of it.
+/// The runs in an object; checks that the list describes them.
 pub async fn read(store: &Arc<dyn Store>, listed: &Archived) -> Result<Vec<Life>> {
     let bytes = object(store, &listed.key).await?.unwrap_or_else(|| panic!("{} is gone", listed.key));
     assert_eq!(bytes.len() as u64, listed.bytes);
-    assert_eq!(bucketq::wire::hash(&bytes), listed.hash);
+    assert_eq!(bucketq::internals::wire::hash(&bytes), listed.hash);
     let (about, lives) = archive::decode(&listed.key, bytes)?;
     assert_eq!((about.version, about.commit_seq), (archive::VERSION, listed.seq));
     assert_eq!(lives.len() as u64, listed.jobs);
@@ -83,7 +84,7 @@ pub async fn read(store: &Arc<dyn Store>, listed: &Archived) -> Result<Vec<Life>
     Ok(lives)
 }
 
-/// Every finished life there is, archived or not, by job and run. Fails when one is there twice.
+/// Every existing finished run, archived or not, by job and run. Fails if a run exists twice.
 pub async fn whole(store: &Arc<dyn Store>, file: &QueueFile) -> Result<BTreeMap<(JobId, u32), Life>> {
     let mut all = BTreeMap::new();
     let archives = file.archives(None, 0).await?;

@@ -1,4 +1,4 @@
-//! Which jobs leave, and what the archive says of them.
+//! Which jobs leave, and their content in the archive.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ async fn those_that_ended_well_and_dead_ones_are_kept_each_by_their_own_number()
     assert_eq!(lives[0].last_error.as_deref(), Some("reason 0"));
     assert_eq!(file.archive().await?, 0, "nothing is left to leave");
 
-    // A cancelled one with a body of its own, never claimed.
+    // A cancelled one with a different payload, never claimed.
     finish(&file, 3).await?;
     file.archive().await?;
     let all = whole(puppet.beneath(), &file).await?;
@@ -198,7 +198,7 @@ async fn a_life_is_archived_whose_job_is_requeued() -> Result<()> {
     file.requeue(done).await?;
     assert_eq!(file.get(done).await?.expect("it lives again").job.state, State::Ready);
 
-    // What they were is told as before, but for the payload, which the job has.
+    // Earlier runs are returned as before, but without the payload, which the job has.
     let told = |life: &bucketq::life::Life| bucketq::life::Life {
         payload: None,
         payload_type: None,
@@ -209,13 +209,13 @@ async fn a_life_is_archived_whose_job_is_requeued() -> Result<()> {
     assert_eq!(aside[&(dead, 0)].last_error.as_deref(), Some("no such address"));
     assert_eq!(aside[&(done, 0)].result.as_deref(), Some(&b"fine"[..]));
 
-    // They leave at once, whatever is kept.
+    // They leave at once, whatever the retention.
     assert_eq!(file.archive().await?, 2);
     assert_eq!(file.archive().await?, 0);
     assert_eq!(file.lives(None, 0, u64::MAX, 10).await?.lives, []);
     assert_eq!(whole(puppet.beneath(), &file).await?, aside);
 
-    // And the next lives after them, each with its number and the payload.
+    // And the next runs after them, each with its number and the payload.
     set(&file, keep(0)).await?;
     for job in file.queue(Q)?.claim(10).await? {
         file.ack(job.held()).await?;
@@ -239,7 +239,7 @@ async fn what_is_purged_is_gone_but_for_the_lives_set_aside_before() -> Result<(
     let [once, twice] = finish(&file, 2).await?[..] else { panic!("two") };
     file.requeue(twice).await?;
     file.queue(Q)?.purge(&[State::Done, State::Ready]).await?;
-    // Under its old id it begins with its first life again.
+    // Enqueued under its old id, it begins with run 0 again.
     let again = bucketq::New { id: twice, ..file.new_job(Payload::text("anew"))? };
     file.call(Op::Enqueue { queue: Q.into(), jobs: vec![again] }).await?;
     let check = || operate::check_with(puppet.store(), NAME, Options::default());

@@ -1,4 +1,4 @@
-//! Finished jobs and where they go: kept, deleted, or archived, each life exactly once.
+//! Finished jobs: kept, deleted, or archived, each run exactly once.
 
 mod every_store;
 mod kit;

@@ -1,11 +1,12 @@
-//! When objects are written, when they go, and what a check says of them.
+//! When objects are written, when they are deleted, and what a check reports about them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use bucketq::internals::keys;
 use bucketq::policy::Changes;
 use bucketq::store::{Memory, Store};
-use bucketq::{Options, Payload, Result, keys, operate};
+use bucketq::{Options, Payload, Result, operate};
 use bucketq_tests::clock::pass;
 use bucketq_tests::given::{NAME, inline, objects, opened, puppet};
 
@@ -81,7 +82,7 @@ async fn a_collection_leaves_what_is_listed_and_takes_orphans() -> Result<()> {
 pub async fn file_id(store: &Arc<dyn Store>) -> Result<[u8; 16]> {
     let bytes =
         bucketq_tests::given::object(store, bucketq_tests::given::HEAD).await?.expect("there is a HEAD");
-    Ok(bucketq::head::Head::decode("head", &bytes)?.file_id)
+    Ok(bucketq::internals::head::Head::decode("head", &bytes)?.file_id)
 }
 
 #[tokio::test(start_paused = true)]
@@ -98,7 +99,7 @@ async fn objects_that_are_too_old_leave_the_list_and_go_when_the_floor_has_passe
     let listed = file.archives(None, 0).await?.objects;
     assert_eq!(listed.len(), 1);
     assert_eq!(read(store, &old).await?.len(), 2, "who is reading it goes on");
-    // One floor that is not above the commit which gave it up leaves it for readers.
+    // A first floor, not above the commit that expired it, leaves it for readers.
     file.collect(Duration::ZERO).await?;
     assert_eq!(keys_of_archives(store).await?, [listed[0].key.clone()]);
     finish(&file, 1).await?;

@@ -1,11 +1,11 @@
-//! Every life exactly once, whoever archives at the same time, and whatever becomes of uploads and commits.
+//! Every run exactly once, with several archiving processes, and with uploads and commits that are late or lost.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bucketq::head::Head;
+use bucketq::internals::head::Head;
 use bucketq::policy::Changes;
 use bucketq::store::{Expect, Got, Listed, Memory, Put, Store, Version};
 use bucketq::{Code, Error, Options, Payload, QueueFile, Result, State};
@@ -25,7 +25,7 @@ struct Uploads {
     open: watch::Sender<bool>,
     held: watch::Sender<u64>,
     seen: AtomicU64,
-    /// Commits before each large commit that comes through here, so many times more.
+    /// Commits before each large commit that comes through here, `races` more times.
     rival: OnceLock<QueueFile>,
     races: AtomicU64,
     raced: watch::Sender<u64>,
@@ -163,7 +163,7 @@ async fn an_object_whose_jobs_were_requeued_or_purged_meanwhile_is_dropped() -> 
     file.close().await
 }
 
-/// A file with five jobs that are to leave, over a store where the object waits.
+/// A file with five jobs that are to leave, over a store that holds their object.
 async fn five_to_leave() -> Result<(Arc<dyn Store>, Arc<Uploads>, QueueFile)> {
     let memory: Arc<dyn Store> = Arc::new(Memory::new());
     let slow = Uploads::over(Arc::clone(&memory));
@@ -192,7 +192,8 @@ async fn jobs_that_finish_while_an_object_is_on_its_way_leave_with_the_next() ->
     file.close().await
 }
 
-/// What a pass does that had read its object when this happened: it ends, and as many jobs stay as the policy says.
+/// Changes the policy after a pass has read the jobs for its object: the pass ends, and the policy decides how many
+/// stay.
 async fn meanwhile(changed: Changes, kept: usize) -> Result<()> {
     let (_, slow, file) = five_to_leave().await?;
     let archived = file.archive();
@@ -277,7 +278,7 @@ async fn a_listing_that_lost_the_race_runs_again_on_what_others_wrote() -> Resul
     let archived = a.archive();
     let meddled = async {
         puppet.until_held(1).await;
-        // Another writer's commit goes first, of the same HEAD.
+        // Another writer's commit comes first, based on the same HEAD.
         let queue = b.queue("other")?;
         let other = queue.enqueue(bucketq::Payload::text("x"));
         let go = async {
@@ -302,7 +303,7 @@ async fn nobody_waits_for_a_listing_that_loses_one_race_after_the_other() -> Res
     store.rival.set(on(memory).await?).expect("it is the first");
     let file = on(store.clone()).await?;
     set(&file, keep(0)).await?;
-    // Too few for the other one to archive them by itself.
+    // Too few jobs for the other process to archive them by itself.
     finish(&file, 3_000).await?;
     store.races.store(30, Ordering::Relaxed);
     let archived = file.archive();
@@ -327,7 +328,7 @@ async fn nobody_waits_for_a_listing_that_loses_one_race_after_the_other() -> Res
     file.close().await
 }
 
-/// Only with real threads can a job finish between the first look at a state and its end.
+/// Only with real threads can a job finish between the first read of a state and its end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_asks_while_others_are_archiving_has_all_archived_that_has_finished() -> Result<()> {
     let memory: Arc<dyn Store> = Arc::new(Memory::new());

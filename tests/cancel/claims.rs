@@ -1,4 +1,4 @@
-//! A claim cancelled anywhere leaves its jobs claimable at once, with no attempt counted, or was never made.
+//! A claim cancelled at any point leaves its jobs claimable at once, with no attempt counted, or was never made.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ async fn a_claim_cancelled_at_any_point_holds_nothing() -> Result<()> {
             file.close().await?;
         }
         assert!(done_after >= Some(6), "{course:?}: {done_after:?}");
-        // Dropped while its put was under way: the jobs were claimed, and given back.
+        // Dropped while its put was under way: the jobs were claimed, and handed back.
         assert!(handed_back >= 4, "{course:?}: {handed_back}");
     }
     Ok(())
@@ -60,7 +60,7 @@ async fn a_claim_cancelled_at_any_point_holds_nothing() -> Result<()> {
 async fn a_claim_dropped_between_two_steps_of_the_writer_holds_nothing() -> Result<()> {
     let (mut handed_back, mut done_after) = (0, None);
     for n in 0..MOST {
-        // A store that answers at once: every moment lies between two turns of the scheduler.
+        // A store that replies at once: every moment is between two turns of the scheduler.
         let puppet = Puppet::over(Arc::new(Memory::new()));
         let file = on_puppet(&puppet, inline()).await?;
         fill(&file, 3).await?;
@@ -85,7 +85,7 @@ async fn a_waiting_claim_cancelled_at_any_point_holds_nothing() -> Result<()> {
         let (mut handed_back, mut done_after) = (0, None);
         for n in 0..MOST {
             let (puppet, file) = given().await?;
-            // The claim finds nothing, waits, and is woken by these.
+            // The claim finds no jobs, waits, and these wake it.
             let enqueues = tokio::spawn({
                 let file = file.clone();
                 async move {
@@ -126,7 +126,7 @@ async fn one_of_two_waiting_claims_cancelled_leaves_the_job_to_the_other() -> Re
                 file.queue("q")?.enqueue(Payload::text("x")).await
             }
         });
-        // It stands behind the first one in the line.
+        // It is behind the first one in the line.
         let other = tokio::spawn({
             let claim = file.claim(1).lease(LEASE).wait_forever();
             async move {
@@ -167,7 +167,7 @@ async fn every_handle_dropped_while_claims_wait_leaves_nothing_held() -> Result<
             fill(&other, 3).await?;
             Ok::<_, bucketq::Error>(other)
         });
-        // The claims are the last who hold the queue file.
+        // The claims have the last handles of the queue file.
         drop(file);
         let all = futures_util::future::join_all(waiting.into_iter().map(|c| polled(c, n)));
         let done = all.await;
@@ -176,7 +176,7 @@ async fn every_handle_dropped_while_claims_wait_leaves_nothing_held() -> Result<
             held += claim?.len();
         }
         let other = enqueues.await.expect("no panic")?;
-        // Long enough for what was handed back, far shorter than a lease.
+        // Long enough for the jobs that were handed back, far shorter than a lease.
         pass(Duration::from_secs(10)).await;
         let rest = other.claim(9).lease(LEASE).await?;
         assert_eq!(held + rest.len(), 3, "dropped after {n} polls");

@@ -5,18 +5,18 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use bucketq::{QueueFile, Result, Taken};
+use bucketq::{ClaimedJob, QueueFile, Result};
 use bucketq_tests::clock::pass;
 use bucketq_tests::given::{self, inline};
 use bucketq_tests::puppet::{OnPut, Puppet};
 
-/// A poll comes this often; a request takes five of them.
+/// The time between two polls; a request takes five of them.
 pub const STEP: Duration = Duration::from_millis(1);
 const REQUEST: Duration = Duration::from_millis(5);
-/// No future here needs so many polls.
+/// More polls than any future here needs.
 pub const MOST: usize = 20_000;
 
-/// What happens to the put that carries the cancelled op, and to the ones after it.
+/// The fate of the put that carries the cancelled op, and of the later ones.
 pub const COURSES: [&[OnPut]; 5] = [
     &[],
     &[OnPut::LoseAnswer],
@@ -25,7 +25,7 @@ pub const COURSES: [&[OnPut]; 5] = [
     &[OnPut::LoseRequest, OnPut::LoseAnswer],
 ];
 
-/// A queue file in a store that takes its time.
+/// A queue file in a slow store.
 pub async fn given() -> Result<(Puppet, QueueFile)> {
     let (puppet, file) = given::puppet(inline()).await?;
     puppet.takes(REQUEST);
@@ -33,12 +33,12 @@ pub async fn given() -> Result<(Puppet, QueueFile)> {
     Ok((puppet, file))
 }
 
-/// What one poll says.
+/// The result of one poll.
 async fn once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
-/// Poll `future` this many times, one step apart, then drop it. Its output, if it came to one.
+/// Poll `future` this many times, one step apart, then drop it. Returns its output, if it completed.
 pub async fn polled<F: IntoFuture>(future: F, times: usize) -> Option<F::Output> {
     let mut future = Box::pin(future.into_future());
     for poll in 0..times {
@@ -64,14 +64,14 @@ pub async fn polled_closely<F: IntoFuture>(future: F, times: usize) -> Option<F:
     None
 }
 
-/// Let what was under way end, without anybody's lease running out.
+/// Let everything under way end, without a lease expiring.
 pub async fn quiet(file: &QueueFile) -> Result<()> {
-    // The second one stands behind what the first one's commit had to hand back.
+    // The second call waits behind the hand-backs of the first one's commit.
     file.settle().await?;
     file.settle().await.map(drop)
 }
 
 /// The payloads of these jobs.
-pub fn names(taken: &[Taken]) -> Vec<String> {
+pub fn names(taken: &[ClaimedJob]) -> Vec<String> {
     taken.iter().map(|t| String::from_utf8_lossy(&t.payload.bytes).into_owned()).collect()
 }

@@ -1,4 +1,4 @@
-//! An enqueue or an ack cancelled anywhere is applied once or not at all, and doing it again is harmless.
+//! An enqueue or an ack cancelled at any point is applied once or not at all, and repeating it is harmless.
 
 use bucketq::{Payload, Result, State};
 
@@ -27,7 +27,7 @@ async fn an_enqueue_cancelled_at_any_point_is_there_once_or_not_at_all() -> Resu
                 }
                 None => not += 1,
             }
-            // The same again is the same job.
+            // The same call again returns the same job.
             q.enqueue_job(job.clone()).await?;
             let taken = q.claim(9).await?;
             assert_eq!(taken.iter().map(|t| t.job.id).collect::<Vec<_>>(), [job.id], "{course:?}, {n} polls");

@@ -1,6 +1,7 @@
-"""The checker: what every process was told, against what is in the file. It knows the diaries and SQL, and no engine.
+"""The checker: compares the diary of every process with the contents of the file. It needs the diaries and SQL, and no
+engine.
 
-`check(diaries, image, images)` gives everything that breaks a promise, as lines that begin with its number.
+`check(diaries, image, images)` returns the broken promises, one line each, which begins with the promise's number.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-# What is answered so surely did not happen. Everything else that is no success may have.
+# Errors that say for certain that nothing was applied. After any other error the change may have been applied.
 SURELY_NOT = {"Invalid", "NotFound", "LeaseLost", "Contended", "Unavailable", "Full", "QueueFull", "Diverged"}
 DONE, DEAD, CANCELLED = 5, 6, 7
 ENDS = {"ack": DONE, "reject": DEAD, "cancel": CANCELLED}
@@ -24,7 +25,7 @@ NACKED = 2
 
 @dataclass
 class Call:
-    """One thing that a process asked for, and what it was told."""
+    """One call of a process, and its outcome."""
 
     process: str
     op: str
@@ -32,7 +33,7 @@ class Call:
     facts: dict[str, Any]
     answered: int | None = None
     answer: dict[str, Any] = field(default_factory=dict)
-    # In Local mode: when the directory had it. None too once it is being dropped.
+    # In Local mode: when it was in the directory. None again once it is being dropped.
     kept: int | None = None
 
     @property
@@ -50,7 +51,7 @@ class Call:
 
 @dataclass
 class Hold:
-    """A time in which a process may believe that a job is its own."""
+    """A time in which a process may believe that it holds a job."""
 
     call: Call
     fence: int
@@ -60,7 +61,7 @@ class Hold:
 
 @dataclass
 class Diaries:
-    """Everything that was written down."""
+    """The contents of all diaries."""
 
     calls: list[Call] = field(default_factory=list)
     ups: list[tuple[str, int, int]] = field(default_factory=list)
@@ -68,13 +69,13 @@ class Diaries:
     held: dict[tuple[str, str, int], int] = field(default_factory=dict)
     dropped: dict[tuple[str, str, int], int] = field(default_factory=dict)
     codes: Counter[str] = field(default_factory=Counter)
-    # By seat of Local mode, what is not known to be published or dropped.
+    # By seat of Local mode, the calls that are not known to be published or dropped.
     pending: defaultdict[str, list[Call]] = field(default_factory=lambda: defaultdict(list))
 
     @classmethod
     def read(cls, folder: Path) -> Diaries:
         all_of_them = cls()
-        # The lives of a seat one after the other: what is pending in Local mode outlives each of them.
+        # The diaries of a seat in the order of its processes: changes pending in Local mode outlive each process.
         lives = sorted(((*path.stem.rpartition("-"), path) for path in folder.glob("*.jsonl")), key=life_of)
         for _, _, _, path in lives:
             all_of_them.add(path.stem, path)
@@ -103,7 +104,7 @@ class Diaries:
                 case "synced":
                     self.codes["synced"] += 1
                     for call in pending:
-                        # Asked for when the process was killed: nobody knows whether the directory had it.
+                        # Still running when the process was killed: it may or may not be in the directory.
                         if call.kept is not None:
                             call.answered, call.answer = told["t"], told | {"ok": True}
                     pending.clear()
@@ -134,7 +135,7 @@ def life_of(parts: tuple[str, str, str, Path]) -> tuple[str, int]:
 
 @dataclass
 class Job:
-    """A job as the file has it."""
+    """A job as it is in the file."""
 
     seq: int
     state: int
@@ -182,7 +183,7 @@ class Image:
 
 
 def check(diaries: Diaries, final: Image | None, images: list[tuple[Call, Image]]) -> list[str]:
-    """Everything that is wrong."""
+    """Return everything that is wrong."""
     found = [f"G7 {what}" for what in diaries.complaints]
     found += leases(diaries)
     found += order(diaries)
@@ -200,7 +201,7 @@ def check(diaries: Diaries, final: Image | None, images: list[tuple[Call, Image]
 
 
 def promised(diaries: Diaries, image: Image, before: int | None, *, last: bool) -> Iterator[str]:
-    """What was answered before this time is in the image, whole; what was denied is not."""
+    """Calls that succeeded before this time are in the image, whole; calls that certainly failed are not."""
     if image.sound != "ok":
         yield f"G7 SQLite says {image.sound}"
     yield from (f"G6 job {name} is there twice" for name in image.twice)
@@ -251,7 +252,7 @@ def promised(diaries: Diaries, image: Image, before: int | None, *, last: bool) 
 
 
 def kept(diaries: Diaries, image: Image, woke: Call) -> Iterator[str]:
-    """What a directory of Local mode acknowledged before it was opened again is there, published or not."""
+    """Changes that a directory of Local mode acknowledged before it was opened again are there, published or not."""
     if image.sound != "ok":
         yield f"G7 SQLite says {image.sound}"
     yield from (f"G6 job {name} is there twice" for name in image.twice)
@@ -280,7 +281,7 @@ def of_one_seat(one: Call, other: Call) -> bool:
 
 
 def leases(diaries: Diaries) -> Iterator[str]:
-    """One holder at a time, and nothing by a stale token."""
+    """A job has one holder at a time, and nothing is done with a stale fencing token."""
     holds: defaultdict[str, list[Hold]] = defaultdict(list)
     gave_up: dict[tuple[str, str, int], int] = dict(diaries.dropped)
     for call in diaries.calls:
@@ -311,7 +312,7 @@ def leases(diaries: Diaries) -> Iterator[str]:
 
 
 def order(diaries: Diaries) -> Iterator[str]:
-    """Whoever looks sees at least the commits that were answered to anybody before."""
+    """Every reader sees at least the commits that were acknowledged to any process before it read."""
     told = [
         (c.answered, c.answer["seq"]) for c in diaries.calls if c.ok and c.answer.get("seq") and c.answered
     ]

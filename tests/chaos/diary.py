@@ -1,17 +1,17 @@
-"""What a process writes down: one JSON object a line, in one write, so that a kill leaves whole lines.
+"""The diary of a process: one JSON object a line, in one write, so that a kill leaves whole lines.
 
 `t` is the time of this machine's steady clock in nanoseconds: the same for all, whatever their wall clocks say.
 
-| `e` | what it says |
+| `e` | meaning |
 |---|---|
-| `ask` | call `n` is about to be made at `w` by the wall clock: `op` and what it is about |
-| `ans` | call `n` was answered: `ok`, or `err` with the kind and `code`; of a claim the jobs |
+| `ask` | call `n` is about to be made, at `w` by the wall clock: `op` and its arguments |
+| `ans` | call `n` returned: `ok`, or `err` with the kind and `code`; for a claim the jobs |
 | `held` | a job of a claim is surely still held at this time |
-| `up` | the queue file is open; `seq` is the newest commit it shows |
-| `loc` | in Local mode: the directory has call `n` |
-| `synced` | in Local mode: everything that the directory has is published, in commit `seq` |
-| `discarding`, `discarded` | in Local mode: what is not published is about to be dropped, is dropped |
-| `idle` | everything is answered, and nothing is asked any more |
+| `up` | the queue file is open; `seq` is the newest commit visible in it |
+| `loc` | in Local mode: call `n` is in the directory |
+| `synced` | in Local mode: everything in the directory is published, in commit `seq` |
+| `discarding`, `discarded` | in Local mode: unpublished changes are about to be dropped, are dropped |
+| `idle` | every call has returned, and no more calls are made |
 | `!` | something that must never happen |
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 
 
 def now() -> int:
-    """The steady clock of the machine, the same in every process."""
+    """Return the steady clock of the machine, the same in every process."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 

@@ -1,4 +1,4 @@
-"""One program for both faces of bucketq: written as coroutines, it runs on the blocking face without an event loop."""
+"""One program for both APIs of bucketq: written as coroutines, it runs on the blocking API without an event loop."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 async def settled(answer: Any) -> Any:
-    """What a call answered: at once on the blocking face, awaited on the other."""
+    """Return the value of a call: immediate on the blocking API, awaited on the async one."""
     return await answer if inspect.isawaitable(answer) else answer
 
 
 def drive(program: Coroutine[Any, Any, Any]) -> Any:
-    """Run a program on the blocking face, where nothing it awaits is ever pending."""
+    """Run a program on the blocking API, where it never waits for an event loop."""
     try:
         program.send(None)
     except StopIteration as end:
@@ -23,5 +23,5 @@ def drive(program: Coroutine[Any, Any, Any]) -> Any:
 
 
 def pause(seconds: float) -> None:
-    """`time.sleep` fails when the wall clock is set meanwhile by libfaketime."""
+    """Sleep. `time.sleep` fails when libfaketime sets the wall clock meanwhile."""
     select.select((), (), (), max(seconds, 0.0))

@@ -1,4 +1,4 @@
-"""What can go wrong, by name: each fault begins, lasts a while, and ends, for one process or for all."""
+"""All faults by name: each begins, lasts a while, and ends, for one process or for all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Inject = Callable[["Run", "Seat", random.Random], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Fault:
-    """One kind: what it does, whether it strikes all at once, and what it needs."""
+    """One kind of fault: what it does, whether it hits all processes at once, and what it needs."""
 
     name: str
     inject: Inject
@@ -32,7 +32,7 @@ class Fault:
 
 @dataclass
 class Struck:
-    """One fault that happened, and to whom."""
+    """One fault that happened, and the process it hit."""
 
     name: str
     seat: str
@@ -52,7 +52,7 @@ class Log:
 
 
 def door(mode: str, share: float, least: float, most: float) -> Inject:
-    """The door of one process does this to a share of its requests."""
+    """Make the door of one process do this to a share of its requests."""
 
     async def inject(_: Run, seat: Seat, dice: random.Random) -> None:
         seat.door.mode, seat.door.share = mode, share
@@ -63,7 +63,7 @@ def door(mode: str, share: float, least: float, most: float) -> Inject:
 
 
 def toxic(kind: str, least: float, most: float, **attributes: int) -> Inject:
-    """The network of one process does this for a while."""
+    """Do this to the network of one process for a while."""
 
     async def inject(run: Run, seat: Seat, dice: random.Random) -> None:
         await run.network.add(seat.name, kind, **attributes)
@@ -80,7 +80,7 @@ async def kill(_: Run, seat: Seat, dice: random.Random) -> None:
 
 
 async def stop(run: Run, seat: Seat, dice: random.Random) -> None:
-    """Longer than any lease."""
+    """Stop one process for longer than any lease."""
     pid = seat.process.pid if seat.process else 0
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
@@ -109,7 +109,7 @@ async def restart_server(run: Run, _: Seat, dice: random.Random) -> None:
 
 
 def clock(steps: Callable[[random.Random], float], least: float, most: float) -> Inject:
-    """The wall clock of one process is set, and set right again."""
+    """Set the wall clock of one process, and later set it right again."""
 
     async def inject(_: Run, seat: Seat, dice: random.Random) -> None:
         seat.shift(steps(dice))
@@ -120,7 +120,7 @@ def clock(steps: Callable[[random.Random], float], least: float, most: float) ->
 
 
 async def fill_disk(run: Run, _: Seat, dice: random.Random) -> None:
-    """Of all who keep a cache, and of who works in Local mode."""
+    """Fill the disk of all processes with a cache, and of the one in Local mode."""
     assert run.disk is not None
     filler = Path(run.disk) / "filler"
     with filler.open("wb", buffering=0) as file, suppress(OSError):

@@ -1,4 +1,4 @@
-"""What is counted of a run, from its diaries and the log of its faults."""
+"""Counts of a run, from its diaries and the log of its faults."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def seat_kind(call: Call) -> str:
 
 
 def wrong_clock(call: Call) -> bool:
-    """The wall clock of the process was far from that of the machine, both against the steady clock."""
+    """Whether the wall clock of the process was far from the machine's, both measured by the steady clock."""
     here = time.time_ns() - now()
     return abs(call.facts["w"] * 1_000_000 - call.asked - here) > 30e9
 
 
 def recovery(log: faults.Log, diaries: Diaries) -> dict[str, dict[str, float]]:
-    """From the end of a fault to the first answer to something asked after it, by those whom it struck."""
+    """Return the time from the end of a fault to the first success of a later call, of the processes it hit."""
     answers: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for call in diaries.calls:
         if call.ok and call.answered is not None:

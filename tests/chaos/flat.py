@@ -1,15 +1,15 @@
-"""Whether something that is sampled again and again has stopped growing.
+"""Decide whether a series of samples has stopped growing.
 
-The samples of the time that counts are put into blocks, each of which counts once, and a line is laid through the
-blocks by least squares. A block stands for many cycles of bases and collections: by its mean where something comes and
-goes in cycles, by its median where single samples lie far off. What is measured is flat when both hold:
+The samples after the warm-up are put into blocks, each of which counts once, and a line is fitted to the
+blocks by least squares. A block covers many cycles of bases and collections: it counts by its mean for values that come
+and go in cycles, by its median for values with extreme single samples. A series is flat when both hold:
 
-- it is not certain that it grows by more than `CREEP` of its level in a day, all the time and in the second half of it:
-  one step, such as a heap that a longer backlog has made larger, is no growth,
-- it is certain that it grew by no more than its tolerance in the time looked at: a measurement too noisy to have seen
+- it is not certain that it grows by more than `CREEP` of its level in a day, over all the time and in its second half:
+  a single step, such as a heap that a longer backlog has made larger, is no growth,
+- it is certain that it grew by no more than its tolerance in the sampled time: a measurement too noisy to have seen
   growth proves nothing.
 
-Certain is 99.9 %. Dozens of things are judged in one run, and a run should fail by chance once in a few dozen.
+Certain means 99.9 %. A run judges dozens of series, and should fail by chance once in a few dozen runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 BLOCKS = 12
-# Student's t, one side, 99.9 %, by the number of blocks: there are two degrees of freedom less.
+# Student's t, one-sided, 99.9 %, by the number of blocks: the degrees of freedom are two fewer.
 T = {BLOCKS: 4.144, BLOCKS // 2: 7.173}
 CREEP = 0.1
 HOUR, DAY = 3600.0, 86400.0
@@ -29,7 +29,7 @@ HOUR, DAY = 3600.0, 86400.0
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Growth in the time looked at that would not be noticed: a share of the level, or so much if that is more."""
+    """Growth in the sampled time that is tolerated: a share of the level, or `least` if that is more."""
 
     share: float
     least: float
@@ -37,13 +37,13 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Line:
-    """A line through blocks; the slope is a second's, and certainly no further off than the error."""
+    """A line through blocks: the slope per second, and the most by which it is certainly not further off."""
 
     slope: float
     error: float
 
     def climbs(self, allowed: float) -> bool:
-        """For certain, by more than this in a day."""
+        """Whether it certainly grows by more than this in a day."""
         return (self.slope - self.error) * DAY > allowed
 
 
@@ -75,13 +75,13 @@ class Trend:
 
     @property
     def grows(self) -> bool:
-        """For certain, by more than it may in a day, and still does."""
+        """Whether it certainly grows by more than it may in a day, and still does in the second half."""
         allowed = CREEP * max(abs(self.level), self.tolerance.least)
         return self.whole.climbs(allowed) and self.later.climbs(allowed)
 
     @property
     def vague(self) -> bool:
-        """It may have grown by more than the tolerance, and nobody can tell."""
+        """Whether it may have grown by more than the tolerance, within the error."""
         most = max(self.tolerance.share * abs(self.level), self.tolerance.least)
         return (self.slope + self.error) * self.seconds > most
 
@@ -105,7 +105,7 @@ def trend(
     tolerance: Tolerance,
     level: Callable[[Sequence[float]], float] = statistics.fmean,
 ) -> Trend:
-    """The line through these samples; `level` makes one number of a block."""
+    """Fit a line to these samples; `level` reduces a block to one number."""
     count = len(times)
     if count < 2 * BLOCKS:
         raise ValueError(f"{count} samples are too few for {BLOCKS} blocks")

@@ -1,4 +1,4 @@
-"""The queue file as it lies in the bucket, read by docs/format.md alone: the chain of HEADs while it grows, and the
+"""The queue file's objects in the bucket, read by docs/format.md alone: the chain of HEADs while it grows, and the
 whole database from its objects in the end."""
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "format"))
 import read_head
 
 PAGE = read_head.PAGE
-# What a clock may be wrong beside the skew allowed: the store's Date has whole seconds.
+# Allowed error of a clock beside the skew: the store's Date has whole seconds.
 RESOLUTION_MS = 1000
 
 
 class Bucket:
-    """The objects of one queue file, seen past every fault."""
+    """The objects of one queue file, read without any fault between."""
 
     def __init__(self, port: int, prefix: str) -> None:
         config = botocore.client.Config(retries={"max_attempts": 1}, connect_timeout=2, read_timeout=5)
@@ -50,7 +50,7 @@ class Bucket:
 
 
 class Chain:
-    """Every HEAD that was seen: commits never change their ids, and time stands neither still nor runs ahead."""
+    """Every HEAD that was seen: a commit never changes its id, and time neither stands still nor runs ahead."""
 
     def __init__(self, bucket: Bucket, max_skew_ms: int) -> None:
         self.bucket, self.max_skew_ms = bucket, max_skew_ms
@@ -89,7 +89,7 @@ class Chain:
 
 
 def rebuild(bucket: Bucket) -> tuple[int, bytes]:
-    """The database from the objects alone, and its commit."""
+    """Rebuild the database from the objects alone. Return its commit and its bytes."""
     head = bucket.head()
     file8, base = head["file_id"][:8], head["base"]
     pages: list[bytes] = []
@@ -103,7 +103,7 @@ def rebuild(bucket: Bucket) -> tuple[int, bytes]:
     seq = base["seq"]
     for record in records + head["tail"]:
         if record["seq"] != seq + 1:
-            # A base covers what stands before it.
+            # A base covers the segments before it.
             if record["seq"] <= seq:
                 continue
             raise ValueError(f"commit {record['seq']} follows {seq}")
@@ -117,7 +117,7 @@ def plain(codec: int, frame: bytes) -> bytes:
 
 
 def rows(image: bytes | Path) -> list[str]:
-    """What is in a database, as SQL."""
+    """Return the contents of a database, as SQL."""
     db = sqlite3.connect(":memory:" if isinstance(image, bytes) else image)
     if isinstance(image, bytes):
         db.deserialize(image)

@@ -1,4 +1,4 @@
-"""What looks at the file from beside the fire and after it: each is a process that works straight on the server."""
+"""Processes that look at the file directly on the server, during the faults and after them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from task import PASSES, Task
 
 
 def witness(orders: dict[str, Any], diary: Diary) -> None:
-    """Again and again, open the file as somebody who has never seen it, and keep what it shows."""
+    """Open the file again and again as a new process would, and store an image of it."""
     for number in range(10_000):
         pause(orders["every"])
         if Path(orders["idle"]).exists():
@@ -29,7 +29,7 @@ def witness(orders: dict[str, Any], diary: Diary) -> None:
 
 
 def drain(orders: dict[str, Any], diary: Diary) -> None:
-    """Afterwards: finish every job that is left, look at the file, and export it."""
+    """After the faults: finish every job that is left, check the file, and export it."""
     with bucketq.open(orders["url"], **orders["settings"]) as file:
         task = Task(file, orders, diary, 0)
         drive(task.asked("settle", lambda: file.settle()))
@@ -54,7 +54,7 @@ def drain(orders: dict[str, Any], diary: Diary) -> None:
 
 
 def refused(orders: dict[str, Any], diary: Diary) -> None:
-    """A store that ignores conditions must not be used."""
+    """Check that a store that ignores conditions is refused."""
     try:
         bucketq.open(orders["url"], **orders["settings"]).close()
         diary.note("!", why="a store without compare-and-swap was trusted")

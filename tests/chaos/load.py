@@ -1,6 +1,6 @@
 """One Python process of a soak: producers at a steady rate, workers, and a report at regular times. See `soak.py`.
 
-Usage: load.py ORDERS. It ends what it is told on its standard input: `rest` the producers, `stop` the workers.
+Usage: load.py ORDERS. Lines of its standard input end a part of it: `rest` the producers, `stop` the workers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEASE = 30.0
 
 
 class Tally:
-    """What was done so far, and how long it took since the last report."""
+    """The counts so far, and the times since the last report."""
 
     def __init__(self) -> None:
         self.done: Counter[str] = Counter()
@@ -45,7 +45,7 @@ def share(times: list[float], part: float) -> float:
 
 
 class MallInfo(ctypes.Structure):
-    """What glibc tells of its heaps."""
+    """glibc's statistics of its heaps."""
 
     _fields_ = (
         *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
@@ -54,7 +54,7 @@ class MallInfo(ctypes.Structure):
 
 
 def live_mb() -> float | None:
-    """Memory in use, without Python's small objects; the system gave more and may not get it back."""
+    """Return the memory in use, without Python's small objects; the process may have got more from the system."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallinfo2"):
         return None
@@ -64,7 +64,7 @@ def live_mb() -> float | None:
 
 
 class Load:
-    """The work of one process, on either face."""
+    """The work of one process, on either API."""
 
     def __init__(self, file: Any, orders: dict[str, Any], sleep: Callable[[float], Any]) -> None:
         self.file, self.orders, self.sleep = file, orders, sleep
@@ -144,7 +144,7 @@ class Load:
             self.tally.done["fired"] += 1
 
     async def report(self) -> None:
-        """A line at regular times, and one at the end."""
+        """Print a line at regular times, and one at the end."""
         due = time.monotonic()
         while not self.stop.is_set():
             due += self.orders["every"]
@@ -177,7 +177,7 @@ async def opened(orders: dict[str, Any], face: Any) -> Any:
         try:
             return await settled(face.open(orders["url"], **orders["settings"]))
         except bucketq.Contended:
-            # The others are at work already, and faster.
+            # The other processes have already started, and are faster.
             continue
 
 

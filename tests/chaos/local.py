@@ -1,8 +1,8 @@
-"""The process that works in Local mode: rounds of changes on this machine, each published by a sync or dropped.
+"""The process in Local mode: rounds of changes on this machine, each published by a sync or dropped.
 
-An op is acknowledged by the directory (`loc`) long before a sync publishes it (`synced`) or it is dropped after
-another writer was faster (`discarded`). Whatever kills the process in between, the directory must still have it: each
-life begins with an image of what it finds (`woke`).
+The directory acknowledges an op (`loc`) long before a sync publishes it (`synced`), or before it is dropped because
+another writer was faster (`discarded`). If the process is killed in between, the directory must still have the op: each
+process begins with an image of the directory that it finds (`woke`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from faces import drive, pause, settled
 from task import PASSES as NETWORK
 from task import Task
 
-# A full disk too: once there is room everything goes on.
+# Includes a full disk: work continues once there is room.
 PASSES = (*NETWORK, bucketq.QueueFull)
 
 
 class Local(Task):
-    """One caller, who owns the directory."""
+    """The one caller, who owns the directory."""
 
     def __init__(self, file: bucketq.QueueFile, orders: dict[str, Any], diary: Diary) -> None:
         super().__init__(file, orders, diary, 0)
@@ -42,7 +42,7 @@ class Local(Task):
         return answer if answer is not None else True
 
     async def round(self) -> None:
-        """From the newest state, some changes, and a sync. Short ones are published, long ones lose the race."""
+        """Start from the newest state, make some changes, and sync. Short rounds publish, long ones lose the race."""
         if not self.file.dirty:
             self.file.snapshot()
         for _ in range(self.dice.choice((1, 1, 1, 2, 4))):
@@ -65,7 +65,7 @@ class Local(Task):
             self.diary.note("discarded")
 
     def show(self) -> None:
-        """What this machine has, published or not."""
+        """Export the state of this machine, published or not."""
         path = f"{self.orders['images']}/{Path(self.orders['diary']).stem}-{self.shown}.sqlite"
         self.shown += 1
         asked = self.diary.ask("woke", path=path)
@@ -76,7 +76,7 @@ class Local(Task):
         try:
             await self.round()
         except (*PASSES, bucketq.Diverged) as error:
-            # A discard that failed half way: what it was about is Diverged still, or gone.
+            # A discard failed half way: its changes are either still Diverged, or dropped.
             self.diary.note("trouble", code=error.code, why=error.message)
             await self.pause(0.2)
         await self.pause(0.05)

@@ -1,7 +1,7 @@
 """`make chaos`: processes of both languages on one queue file, on a real server, under every fault of `faults.py`.
 
-Then everything is checked from outside (`check.py`, `heads.py`), and the same is done to an engine with a broken rule,
-which must be caught. The last line is JSON; the exit code says whether all is well.
+Then the run is checked from outside (`check.py`, `heads.py`). A control run does the same with an engine that breaks a
+rule, which must be caught. The last line is JSON; the exit code says whether all is well.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from wire import BUCKET, SECRET, USER, Door, Liar, Server, Toxiproxy
 HERE = Path(__file__).resolve().parent
 LEASE = 4.0
 SKEW = 1.5
-# How many faults are at work at the same time.
+# Number of faults that are active at the same time.
 AT_ONCE = 3
-# Rules broken for the control run, in the words of the program `chaos`; each must be caught.
+# Rules that control runs break, by their names in the program `chaos`; each must be caught.
 BROKEN = ("timeout_is_failure", "token_not_compared")
 TRIES = 3
 
 
 @dataclass
 class Seat:
-    """Where one process sits: its way to the server, its clock, and its lives one after another."""
+    """The place of one process: its way to the server, its clock, and its successive processes."""
 
     run: Run
     name: str
@@ -104,7 +104,7 @@ class Seat:
 
 
 class Run:
-    """One run: everything that is started for it, and what is found."""
+    """One run: the processes and servers started for it, and the findings."""
 
     def __init__(self, chaos: Path, folder: Path, seconds: float, seed: int, broken: str | None) -> None:
         self.chaos, self.folder, self.seconds, self.seed, self.broken = chaos, folder, seconds, seed, broken
@@ -114,7 +114,7 @@ class Run:
         self.faketime = faketime()
         self.disk: Path | None = None
         self.seats: list[Seat] = []
-        # Processes beside those under fire; ended whatever happens.
+        # Processes that no fault hits; ended in any case.
         self.others: list[Seat] = []
         self.doors: list[Door] = []
         self.log = faults.Log()
@@ -125,7 +125,7 @@ class Run:
             "access_key": USER,
             "secret_key": SECRET,
             "max_skew": SKEW,
-            # Bases and segments come and go all the time, and what they replace is collected.
+            # Small values: bases and segments are replaced all the time, and the old ones are collected.
             "tail": 2048,
             "max_head": 24 * 1024,
             "base_after": 64 * 1024,
@@ -155,7 +155,7 @@ class Run:
         return seat
 
     async def last(self, role: str, timeout: float, **extra: Any) -> int:
-        """A Python process that works straight on the server and ends by itself."""
+        """Run a Python process that works directly on the server and ends by itself."""
         self.extra = extra
         seat = Seat(
             self, role, role, False, 90, self.doors[0], {"endpoint": f"http://127.0.0.1:{self.server.port}"}
@@ -228,7 +228,7 @@ class Run:
         watching.cancel()
 
     async def revive(self, until: float) -> None:
-        """A process that ended by itself is noted and started again."""
+        """Note each process that ended by itself, and start it again."""
         while time.monotonic() < until:
             for seat in self.seats:
                 if not seat.busy.locked() and seat.process is not None and seat.process.poll() is not None:
@@ -245,7 +245,7 @@ class Run:
             fault = bag.pop()
             free = [seat for seat in self.seats if not seat.busy.locked()]
             seat = self.dice.choice(free or self.seats)
-            # Of the faults that strike all, one at a time.
+            # Faults that hit all processes come one at a time.
             async with self.everybody if fault.everybody else seat.busy:
                 await self.log.strike(self, fault, seat, self.dice)
             await asyncio.sleep(self.dice.uniform(0, 0.3))
@@ -260,7 +260,7 @@ class Run:
         return not missing
 
     async def quiet(self) -> None:
-        """All faults are over: everybody comes to rest, and then nobody asks the store for anything (G9)."""
+        """After the last fault: all processes come to rest, and then none sends requests to the store (G9)."""
         until = time.monotonic() + 40
         ends = [self.folder / "diaries" / f"{seat.name}-{seat.life}.jsonl" for seat in self.seats]
         while not all(path.exists() and '"e":"idle"' in path.read_text()[-200:] for path in ends):
@@ -269,7 +269,7 @@ class Run:
                 self.wrong.append(f"G5 {tired} do not come to rest")
                 break
             await asyncio.sleep(0.2)
-        # What is uploaded beside the commits may still be on its way.
+        # Uploads beside the commits may still be on their way.
         await asyncio.sleep(3)
         before = Counter[str]()
         for seat in self.seats:
@@ -341,7 +341,7 @@ class Run:
 
 
 def faketime() -> str:
-    """The library that shifts clocks, if it is installed."""
+    """Return the library that shifts clocks, if it is installed."""
     for path in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"):
         library = Path(path) / "faketime" / "libfaketimeMT.so.1"
         if library.exists():
@@ -350,7 +350,7 @@ def faketime() -> str:
 
 
 def mount(place: Path) -> Path | None:
-    """A disk so small that it can be filled."""
+    """Mount a disk so small that it can be filled."""
     place.mkdir()
     tried = ["mount", "-t", "tmpfs", "-o", "size=48m", "bucketq-chaos", str(place)]
     with suppress(OSError):
@@ -361,7 +361,8 @@ def mount(place: Path) -> Path | None:
 
 def one(arguments: argparse.Namespace, seconds: float, broken: str | None) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="bucketq-chaos-"))
-    run = Run(arguments.chaos, folder, seconds, arguments.seed, broken)
+    program = arguments.mutants if broken else arguments.chaos
+    run = Run(program, folder, seconds, arguments.seed, broken)
     what = f"an engine with {broken}" if broken else "the engine"
     print(f"{what}: {seconds:.0f} s under fire, seed {arguments.seed}, diaries in {folder}", flush=True)
     asyncio.run(run.go())
@@ -380,7 +381,7 @@ def one(arguments: argparse.Namespace, seconds: float, broken: str | None) -> di
 
 
 def control_run(arguments: argparse.Namespace, seconds: float, rule: str) -> int:
-    """Violations of an engine with a broken rule; chance may spare it once."""
+    """Return the violations of an engine with a broken rule; tries again, because a run may miss it by chance."""
     for _ in range(TRIES):
         if found := one(arguments, seconds, rule)["violations"]:
             return int(found)
@@ -391,12 +392,13 @@ def control_run(arguments: argparse.Namespace, seconds: float, rule: str) -> int
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("chaos", type=Path, help="the program `chaos`")
+    parser.add_argument("mutants", type=Path, help="the same with broken rules: .ci/mutants build chaos")
     parser.add_argument("--seconds", type=float, default=600, help="for everything together")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--only", choices=["sound", *BROKEN], help="one run instead of all")
     parser.add_argument("--keep", action="store_true", help="keep diaries and images")
     arguments = parser.parse_args()
-    # Each run needs about half a minute beside the fire: to start, to come to rest, to be drained and checked.
+    # Each run needs about half a minute beside the faults: to start, to come to rest, to be drained and checked.
     fire = max(20.0, arguments.seconds * 0.75 - 20)
     control = max(20.0, arguments.seconds * 0.25 / len(BROKEN) - 35)
     told: dict[str, Any] = {"seed": arguments.seed}

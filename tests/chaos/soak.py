@@ -1,8 +1,9 @@
-"""`make soak`: steady load for half an hour, with history, archive and collection on, and everything that could grow.
+"""`make soak`: steady load for half an hour, with retention, archive and collection on: nothing may grow.
 
-Three processes, one in Rust and one on each face of Python, put jobs into one queue file on a real S3 server and work
-on them. Memory, the file, the bucket, requests and times are sampled from outside, and judged when the first third of
-the run has filled what fills (`steady.py`). The last line is JSON; the exit code says whether all is well.
+Three processes, one in Rust and one on each API of Python, enqueue jobs into one queue file on a real S3 server and
+work on them. Memory, the file, the bucket, requests and times are sampled from outside, and judged after the first
+third of the run, when everything has reached its full size (`steady.py`). The last line is JSON; the exit code says
+whether all is well.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from wire import BUCKET, SECRET, USER, Server
 HERE = Path(__file__).resolve().parent
 PREFIX = "soak/jobs"
 SAMPLES = 30 * BLOCKS
-# Kinds of objects by what their keys go on with.
+# Kinds of objects by the next part of their keys.
 KINDS = {"head": ".head", "base": ".base-", "segment": ".seg-", "archive": ".arch-"}
-# What each control run takes away, and what then must be found growing.
+# For each control run: what it switches off, and the figures of which one must be found growing.
 BROKEN = {
     "collection": ("objects_", "bytes_"),
     "retention": ("pages", "objects_archive", "bytes_archive"),
@@ -45,7 +46,7 @@ BROKEN = {
 
 @dataclass
 class Process:
-    """One process under load: its own counting way to the server, and what it reports."""
+    """One process under load: its own counting way to the server, and its reports."""
 
     name: str
     program: list[str]
@@ -92,7 +93,7 @@ class Process:
         return told
 
     def size(self) -> dict[str, float]:
-        """What the system says of it."""
+        """Return the figures of the system about it."""
         assert self.process is not None
         here = Path(f"/proc/{self.process.pid}")
         fields = dict(line.split(":", 1) for line in (here / "status").read_text().splitlines())
@@ -108,7 +109,7 @@ class Soak:
         self.arguments, self.folder = arguments, folder
         self.seconds: float = arguments.seconds
         self.every = self.seconds / SAMPLES
-        # Everything that takes its time takes a few of these, so that a run goes through dozens of them.
+        # Every period in a run lasts a few beats, so that a run has dozens of them.
         self.beat = self.seconds / 90
         self.server = Server()
         self.processes: list[Process] = []
@@ -121,7 +122,7 @@ class Soak:
             "access_key": USER,
             "secret_key": SECRET,
             "max_skew": 1.0,
-            # What is dropped may still be read by a call, so it stays at least as long as one takes.
+            # A call may still read dropped objects, so they stay at least as long as a call takes.
             "deadline": grace,
             "grace": 86400.0 if arguments.broken == "collection" else grace,
             "archive_every": self.beat,
@@ -242,7 +243,7 @@ class Soak:
         return row | {key: newest.get(key, 0) for key in ("pages", "free_pages", "backlog")}
 
     def bucket(self) -> dict[str, float]:
-        """Objects by kind as a LIST tells them, and how long a plain PUT takes at this moment."""
+        """Return objects by kind as in a LIST, and the time of a plain PUT at this moment."""
         row = {f"{what}_{kind}": 0.0 for kind in steady.OBJECTS for what in ("objects", "bytes")}
         for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=PREFIX):
             for one in page.get("Contents", ()):
@@ -258,7 +259,7 @@ class Soak:
         return row | {"plain_put_ms": statistics.median(times)}
 
     async def finish(self) -> None:
-        """Producers rest, workers go on until nothing is left; then everything must add up."""
+        """Stop the producers, let the workers finish all jobs, and check that the counts add up."""
         await asyncio.to_thread(self.unschedule)
         for one in self.processes:
             await one.tell("rest")
@@ -349,7 +350,7 @@ def judge(
     print(steady.table(found))
     for line in wrong or ():
         print(line)
-    # The samples alone do not tell whether everything added up.
+    # The samples alone do not show whether the counts added up.
     told = about | steady.told(rows, found) | {"violations": None if wrong is None else len(wrong)}
     print(json.dumps(told))
     if arguments.broken:

@@ -1,8 +1,8 @@
-"""The figures of a soak: what is made of its samples, and how flat each of them has to be. See `flat.py`.
+"""The figures of a soak: how they are computed from its samples, and how flat each of them has to be. See `flat.py`.
 
-What a leak would show in must be flat for certain: memory, threads and descriptors, the file, the bucket, requests per
-job. Times of calls hang on what else the machine does, so that no run can promise that they are flat: they must not be
-growing for certain. Whether they are flat is told all the same.
+Figures that would show a leak must certainly be flat: memory, threads and descriptors, the file, the bucket, requests
+per job. Times of calls depend on the machine's other work, so no run can promise that they are flat: they must not
+certainly grow. Whether they are flat is reported too.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from flat import Tolerance, Trend, trend
 Row = dict[str, float]
 
 OBJECTS = ("head", "base", "segment", "archive", "other")
-# What fills in the beginning: the file up to its retention, the bucket up to its grace, memory with recent commits.
+# The part in which sizes fill up: the file to its retention, the bucket to its grace, memory with recent commits.
 FILLING = 1 / 3
-# How far a figure may be off its level and prove no growth: what is in use; what the system gave for it, what is
-# written and dropped in cycles, and usual times; and the rare times.
+# Tolerances, as a share of the level: of values in use; of memory reserved by the system, of values that
+# come and go in cycles, and of usual times; and of rare times.
 STEADY, SWINGING, RARE = 0.25, 0.5, 1.0
 TIMES = ("enqueue_", "ack_", "share_over_")
 
 
 def counted(rows: list[Row]) -> list[Row]:
-    """The samples that are judged."""
+    """Return the samples that are judged."""
     begin = rows[-1]["t"] * FILLING
     return [row for row in rows if row["t"] >= begin]
 
 
 def trends(rows: list[Row], rate: float) -> dict[str, Trend]:
-    """Every trend once all is filled, of a run at this many jobs a second."""
+    """Return every trend after the filling, of a run at this number of jobs a second."""
     names = [key.removeprefix("rss_mb_") for key in rows[0] if key.startswith("rss_mb_")]
     judged = counted(rows)
     before = rows[rows.index(judged[0]) - 1]
@@ -47,11 +47,11 @@ def trends(rows: list[Row], rate: float) -> dict[str, Trend]:
     ) -> None:
         found[name] = trend(times, [value(row) for row in judged], Tolerance(share, least), level)
 
-    # A base that is made, or a state that is built anew, takes or frees megabytes for a moment.
+    # Making a base or rebuilding a state takes or frees megabytes for a moment.
     usual = statistics.median
     for one in names:
         add(f"rss_mb_{one}", lambda r, n=one: r[f"rss_mb_{n}"], SWINGING, 1, usual)
-        # Told by processes whose allocator tells it.
+        # Only some processes have an allocator that reports it.
         if any(f"live_mb_{one}" in row for row in judged):
             add(f"live_mb_{one}", lambda r, n=one: r[f"live_mb_{n}"], STEADY, 1, usual)
         add(f"threads_{one}", lambda r, n=one: r[f"threads_{n}"], STEADY, 2, usual)
@@ -74,7 +74,7 @@ def trends(rows: list[Row], rate: float) -> dict[str, Trend]:
         1,
         usual,
     )
-    # What the median hides: how often the slowest hundredth of the calls of some process took over a second.
+    # Hidden by the median: how often the slowest hundredth of the calls of some process took over a second.
     slow = [f"{op}_p99_ms_{one}" for op in ("enqueue", "ack") for one in names]
     add("share_over_1s", lambda r: float(any(r.get(key, 0.0) > 1000 for key in slow)), RARE, 0.25)
     return found
@@ -85,14 +85,14 @@ def mean(row: Row, figure: str, names: Sequence[str]) -> float:
 
 
 def rates(rows: list[Row], what: str) -> list[float]:
-    """Requests a second over jobs a second, from each row to the next; the jobs are those of the whole time, since a
-    sample may have few."""
+    """Return requests a second over jobs a second, from each row to the next; the jobs are those of the whole time,
+    since a sample may have few."""
     jobs_s = (rows[-1]["jobs"] - rows[0]["jobs"]) / (rows[-1]["t"] - rows[0]["t"])
     return [(b[what] - a[what]) / (b["t"] - a["t"]) / max(jobs_s, 1e-9) for a, b in pairwise(rows)]
 
 
 def failed(found: dict[str, Trend]) -> list[str]:
-    """What was to be flat and is not."""
+    """Return the figures that should be flat and are not."""
     return [name for name, one in found.items() if one.grows or (one.vague and not name.startswith(TIMES))]
 
 
@@ -106,7 +106,7 @@ def table(found: dict[str, Trend]) -> str:
 
 
 def told(rows: list[Row], found: dict[str, Trend]) -> dict[str, object]:
-    """For the last line."""
+    """Return the figures for the last line."""
     first, last = counted(rows)[0], rows[-1]
     jobs = last["jobs"] - first["jobs"]
     return {

@@ -1,4 +1,4 @@
-"""What a Python process of a chaos run does: calls at random, each between two lines of the diary, on either face."""
+"""The work of a Python process of a chaos run: random calls on either API, each between two lines of the diary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diary import Diary, now
 from faces import pause, settled
 
 LEASE = 4.0
-# With these a process goes on; others must not come.
+# Errors after which a process continues; others must not occur.
 PASSES = (bucketq.Unavailable, bucketq.Contended, bucketq.OutcomeUnknown)
 
 
@@ -30,7 +30,7 @@ class Task:
         self.mine: list[str] = []
 
     async def asked(self, op: str, call: Any, **facts: Any) -> Any:
-        """Make a call between two lines of the diary. None if it failed."""
+        """Make a call between two lines of the diary. Return None if it failed."""
         number = self.diary.ask(op, **facts)
         try:
             answer = await self.perhaps_cancelled(call)
@@ -49,7 +49,7 @@ class Task:
         return answer if answer is not None else True
 
     async def perhaps_cancelled(self, call: Any) -> Any:
-        """Some calls of the awaiting face are cancelled in the middle: their jobs must come back by themselves."""
+        """Cancel some calls of the async API in the middle: their jobs must come back by themselves."""
         if not self.awaits:
             return await settled(call())
         async with asyncio.timeout(self.dice.uniform(0, 0.1) if self.dice.random() < 0.05 else None):
@@ -88,7 +88,7 @@ class Task:
             await self.finish(job)
 
     async def finish(self, job: Any) -> None:
-        # Stopped between the look and the note, it must not claim to have held the job all the while.
+        # Read before the check: a process stopped in between must not claim to have held the job all the while.
         at = now()
         if not job.lost and job.remaining > 0:
             self.diary.note("held", job=job.id, fence=job.fence, at=at)
@@ -107,7 +107,7 @@ class Task:
                 await self.asked("release", job.release, **facts)
             case 18:
                 await self.asked("reject", lambda: job.reject(word), **facts)
-            # Forgotten: nobody extends it any more, and the lease runs out by itself.
+            # Forgotten: its lease is no longer renewed, and ends by itself.
             case _:
                 self.diary.note("dropped", job=job.id, fence=job.fence)
 
@@ -131,7 +131,7 @@ class Task:
 
 
 class Janitor(Task):
-    """Keeps house at a frantic pace: collections without grace, checks, exports, settling."""
+    """A caller that only does maintenance, very often: collections without grace, checks, exports, settling."""
 
     async def step(self) -> None:
         match self.dice.randrange(8):

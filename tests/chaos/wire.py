@@ -1,7 +1,7 @@
 """A real S3 server behind a network that loses, delays, repeats and refuses. Everything is on 127.0.0.1.
 
 Each process has a way of its own: toxiproxy, which cuts and slows connections, then a `Door`, which understands
-requests and can lose an answer or deliver a PUT late, then the server.
+requests and can lose a reply or deliver a PUT late, then the server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BUCKET = "bucketq-test"
 USER, SECRET = "bucketq", "bucketq-secret"
 START_TIMEOUT = 40.0
 LIMIT = 64 * 1024 * 1024
-# What a server says when it refuses, as S3 words it.
+# The error of a server that refuses, as S3 words it.
 REFUSALS = {
     500: "InternalError",
     503: "SlowDown",
@@ -37,7 +37,7 @@ REFUSALS = {
 
 
 def tool(name: str) -> str | None:
-    """A program that `make tools` installs."""
+    """Return the path of a program that `make tools` installs."""
     return shutil.which(name, path=os.environ.get("BUCKETQ_TOOLS") or str(ROOT / ".tools" / "bin"))
 
 
@@ -48,7 +48,7 @@ def free_port() -> int:
 
 
 class Server:
-    """MinIO, or gofakes3 where there is none; killed and started again on the same port and directory."""
+    """MinIO, or else gofakes3; killed and started again on the same port and directory."""
 
     def __init__(self) -> None:
         self.name = "minio" if tool("minio") else "gofakes3"
@@ -100,7 +100,7 @@ class Server:
 
 
 class Toxiproxy:
-    """Cuts and slows the ways, one proxy each."""
+    """Cuts and slows the ways of the processes to the server, with a proxy for each."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -128,7 +128,7 @@ class Toxiproxy:
     def _call(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, method=method)
-        # The proxy answers when the connections it ends have gone, and some end at a process that is stopped.
+        # The proxy replies when the connections it ends have gone, and some end at a process that is stopped.
         with urllib.request.urlopen(request, timeout=60) as answer:
             text = answer.read()
         return json.loads(text) if text.startswith((b"{", b"[")) else text
@@ -154,7 +154,7 @@ class Toxiproxy:
             try:
                 await self.call("DELETE", f"/proxies/{name}/toxics/{stream}")
             except OSError:
-                # It waits for a process that is stopped and takes nothing off its connections: end those.
+                # It waits for a stopped process that reads nothing from its connections: end those.
                 await self.enable(name, False)
                 with suppress(OSError):
                     await self.call("DELETE", f"/proxies/{name}/toxics/{stream}")
@@ -167,7 +167,7 @@ class Toxiproxy:
 
 
 async def message(reader: asyncio.StreamReader, method: str = "") -> tuple[bytes, bytes]:
-    """One request, or the answer to one of this method: its head and its body, as they came."""
+    """Read one request, or the reply to one with this method: its head and its body, unchanged."""
     head = await reader.readuntil(b"\r\n\r\n")
     fields = {
         name.strip().lower(): value.strip()
@@ -188,7 +188,7 @@ async def message(reader: asyncio.StreamReader, method: str = "") -> tuple[bytes
 
 
 class Door:
-    """Passes the requests of one process on, and does to some of them what `mode` says."""
+    """Forwards the requests of one process, and does to some of them what `mode` says."""
 
     def __init__(self, name: str, server: int, dice: random.Random) -> None:
         self.name, self.server, self.dice = name, server, dice
@@ -264,7 +264,7 @@ class Door:
 
 
 def refusal(status: int) -> bytes:
-    """An answer of a server that has done nothing, or says so."""
+    """Return the error reply of a server which says that nothing was done, true or not."""
     code = REFUSALS[status]
     body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>as told</Message></Error>'
     head = f"HTTP/1.1 {status} {code}\r\ncontent-type: application/xml\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -272,7 +272,7 @@ def refusal(status: int) -> bytes:
 
 
 class Liar:
-    """A store that ignores every condition: whoever writes last wins, and all are told that they did."""
+    """A store that ignores every condition: the last write wins, and every writer gets a success."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}

@@ -1,6 +1,6 @@
-"""One Python process of a chaos run: it enqueues, claims and finishes jobs, or keeps house, until it is killed.
+"""One Python process of a chaos run: it enqueues, claims and finishes jobs, or does maintenance, until killed.
 
-Usage: worker.py ORDERS, with ORDERS as `run.py` writes them. What it asks and what it is told stands in its diary.
+Usage: worker.py ORDERS, with ORDERS as `run.py` writes them. Its diary records its calls and their outcomes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TASKS = 3
 
 
 async def opened(orders: dict[str, Any], diary: Diary) -> Any:
-    """The file, once it can be opened."""
+    """Return the file, once it can be opened."""
     while True:
         try:
             return await settled(
@@ -38,7 +38,7 @@ async def opened(orders: dict[str, Any], diary: Diary) -> Any:
 async def work(task: Task) -> None:
     idle = Path(task.orders["idle"])
     try:
-        # Looking for a file takes no time to speak of.
+        # Looking for a file takes hardly any time.
         while not idle.exists():  # noqa: ASYNC240
             await task.step()
     except BaseException as error:
@@ -46,7 +46,7 @@ async def work(task: Task) -> None:
 
 
 async def up(orders: dict[str, Any], diary: Diary) -> list[Task]:
-    """The callers of this process, on an open file."""
+    """Return the callers of this process, on an open file."""
     number = diary.ask("open")
     while True:
         file = await opened(orders, diary)

@@ -1,4 +1,4 @@
-//! What only the file store promises: several processes, crashes at any moment, trouble with the directory.
+//! The promises of the file store only: several processes, crashes at any moment, problems with the directory.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -12,10 +12,10 @@ use bucketq::store::{Expect, FileStore, Got, Put, Store};
 use bucketq_tests::ground::suite::{count_up, must_get, must_put};
 use bytes::Bytes;
 
-/// Set for a process that a test starts to be somebody else; holds the directory to work in.
+/// Set for a process that a test starts as another process; its value is the directory to work in.
 const CHILD: &str = "BUCKETQ_TEST_CHILD_DIRECTORY";
 
-/// Of the bodies of the process that is killed.
+/// Size of the bodies of the process that is killed.
 const SIZE: usize = 100_000;
 
 fn open(dir: &Path) -> FileStore {
@@ -26,7 +26,7 @@ fn temporary() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary directory can be made")
 }
 
-/// This test binary again, running one test as a child.
+/// Runs one test of this test binary as a child process.
 fn child(test: &str, dir: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("a test knows its binary"));
     command.args(["--exact", test, "--nocapture"]).env(CHILD, dir).stdin(Stdio::null());
@@ -78,7 +78,7 @@ async fn a_process_killed_at_any_moment_leaves_the_old_object_or_the_new() {
         let mut process = child(test, dir.path()).stdout(Stdio::piped()).spawn().expect("a child starts");
         let mut lines = BufReader::new(process.stdout.take().expect("its output is piped")).lines();
         assert!(lines.any(|line| line.expect("the child writes text").contains("step")), "the child writes");
-        // Reading for longer in each round, the kill comes at another moment of the child's work.
+        // Reading for longer in each round, so that the kill hits another moment of the child's work.
         for _ in 0..=5 * round {
             assert_whole(&must_get(&store, "jobs.head").await.0);
         }
@@ -86,13 +86,13 @@ async fn a_process_killed_at_any_moment_leaves_the_old_object_or_the_new() {
         process.wait().expect("a child ends");
         let (body, version) = must_get(&store, "jobs.head").await;
         assert_whole(&body);
-        // The lock of the dead is free.
+        // The lock of the dead process is free.
         must_put(&store, "jobs.head", body, &Expect::Is(version)).await;
     }
     assert_eq!(store.list("").await.expect("the store answers").len(), 1, "unfinished files are not objects");
 }
 
-/// One body as the child writes them, not half of one and half of another.
+/// One complete body of the child, not half of one and half of another.
 fn assert_whole(body: &Bytes) {
     assert_eq!(body.len(), SIZE);
     assert!(body.iter().all(|b| *b == body[0]), "half of one and half of another");
@@ -207,7 +207,7 @@ async fn a_directory_that_goes_away_is_no_absent_object() {
     );
 }
 
-/// Where even root may not write; none where everything is writable.
+/// Even root cannot create a directory there.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_directory_that_may_not_be_made_is_denied() {
@@ -226,7 +226,7 @@ async fn a_directory_that_may_only_be_read_denies_writes_and_serves_reads() {
     let version = must_put(&store, "jobs.head", "x", &Expect::Absent).await;
     let mode = |mode| fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).expect("it is ours");
     mode(0o555);
-    // Root may write everywhere: then nothing is denied, and the write happens.
+    // Root may write everywhere: then nothing is denied, and the write succeeds.
     let all_powerful = File::create(dir.path().join("attempt")).is_ok();
     assert_eq!(must_get(&open(dir.path()), "jobs.head").await.0, "x");
     let put = store.put_if("jobs.head", Bytes::from("y"), &Expect::Is(version)).await;
@@ -287,4 +287,49 @@ async fn who_creates_and_deletes_is_alone_meanwhile_and_no_lock_stays() {
     if cfg!(unix) {
         assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 0);
     }
+}
+
+/// Holds the replace lock, as another process would.
+#[cfg(unix)]
+fn take_turn(dir: &Path) -> File {
+    let held = File::open(dir.join("jobs.head")).expect("the object is a file");
+    held.lock().expect("nobody has it");
+    held
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_turn_that_never_ends_is_told_and_nothing_was_sent() {
+    let dir = temporary();
+    let store = open(dir.path());
+    let version = must_put(&store, "jobs.head", "one", &Expect::Absent).await;
+    let held = take_turn(dir.path());
+    match store.put_if("jobs.head", Bytes::from("two"), &Expect::Is(version.clone())).await {
+        Put::Unknown { error, sent: false, .. } => {
+            assert_eq!((error.kind(), error.code()), (Kind::Unavailable, Code::Locked), "{error}");
+            assert!(error.message().contains("jobs.head"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(store.delete("jobs.head").await.expect_err("it is locked").code(), Code::Locked);
+    assert_eq!(must_get(&store, "jobs.head").await.0, "one");
+    held.unlock().expect("it is ours");
+    must_put(&store, "jobs.head", "two", &Expect::Is(version)).await;
+    assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 1, "what was not renamed is removed");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_turn_ends_with_the_rename_though_its_holder_does_not_go_on() {
+    let dir = temporary();
+    let store = open(dir.path());
+    let first = must_put(&store, "jobs.head", "one", &Expect::Absent).await;
+    let _held = take_turn(dir.path());
+    // A process that is stopped right after its rename does this.
+    fs::write(dir.path().join("new"), "two").expect("the directory can be written to");
+    fs::rename(dir.path().join("new"), dir.path().join("jobs.head")).expect("it can be renamed");
+    let put = store.put_if("jobs.head", Bytes::from("x"), &Expect::Is(first)).await;
+    assert!(matches!(put, Put::Conflict), "{put:?}");
+    let (_, second) = must_get(&store, "jobs.head").await;
+    must_put(&store, "jobs.head", "three", &Expect::Is(second)).await;
 }

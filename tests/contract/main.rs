@@ -1,4 +1,4 @@
-//! What every store promises, on every store.
+//! The promises of every store, on every store.
 
 mod file;
 mod measure;

@@ -1,4 +1,4 @@
-//! The measurement finds what a store of known habits is like, and leaves nothing behind.
+//! The measurement finds the known properties of a store, and leaves nothing behind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +16,8 @@ use bucketq_tests::servers;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+/// Longer than any measurement takes.
+const DEADLINE: Duration = Duration::from_mins(5);
 const MIB: f64 = 1_048_576.0;
 /// How far the store's clock is ahead.
 const AHEAD_MS: i64 = 2_340;
@@ -30,7 +32,7 @@ struct Habits {
     inner: Memory,
     env: Env,
     puts: AtomicU64,
-    /// Writes that come sooner after another one are turned away.
+    /// Writes that come sooner after another one are refused.
     least: Option<Duration>,
     last: std::sync::Mutex<Option<Instant>>,
     refuses: Option<Code>,
@@ -110,7 +112,7 @@ impl Store for Habits {
 
 async fn measured(habits: Habits, env: &Env) -> (Result<Measured>, Arc<dyn Store>) {
     let store: Arc<dyn Store> = Arc::new(habits);
-    (measure(&store, "jobs", 100, env, &|_| true).await, store)
+    (measure(&store, "jobs", 100, DEADLINE, env, &|_| true).await, store)
 }
 
 fn close(have: f64, want: f64, off: f64) -> bool {
@@ -178,7 +180,7 @@ async fn who_stops_it_leaves_nothing_behind() {
     let env = env();
     let store: Arc<dyn Store> = Arc::new(Habits::new(&env));
     let stop = |p: Progress| p.done < p.of - 20;
-    let error = measure(&store, "jobs", 10, &env, &stop).await.expect_err("it was stopped");
+    let error = measure(&store, "jobs", 10, DEADLINE, &env, &stop).await.expect_err("it was stopped");
     assert_eq!(error.code(), Code::Closed);
     assert_eq!(store.list("").await.expect("memory answers"), []);
 }
@@ -191,7 +193,7 @@ async fn progress_counts_every_request_to_the_last() {
         seen.lock().expect("nothing panics here").push((p.done, p.of));
         true
     };
-    measure(&store, "jobs", 10, &Env::default(), &note).await.expect("memory answers");
+    measure(&store, "jobs", 10, DEADLINE, &Env::default(), &note).await.expect("memory answers");
     let seen = seen.into_inner().expect("nothing panics here");
     let of = seen[0].1;
     assert_eq!(seen, (1..=of).map(|done| (done, of)).collect::<Vec<_>>());
@@ -201,7 +203,7 @@ async fn progress_counts_every_request_to_the_last() {
 async fn the_s3_server_is_measured_and_left_as_it_was() {
     let Some(server) = servers::s3().await else { return };
     let store = Ground::server(&server).await.stores(1).remove(0);
-    let found = measure(&store, "jobs", 5, &Env::default(), &|_| true).await.expect("it answers");
+    let found = measure(&store, "jobs", 5, DEADLINE, &Env::default(), &|_| true).await.expect("it answers");
     assert!(found.commits_per_s > 0.0 && found.clock.is_some(), "{found:?}");
     assert_eq!(store.list("").await.expect("it answers"), []);
 }

@@ -1,4 +1,4 @@
-//! The probe passes what keeps its word and refuses, by what it did, what does not.
+//! The probe passes stores that keep their promises and refuses the others, with the fault it saw.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,10 @@ use bucketq_tests::ground::Ground;
 use bucketq_tests::servers;
 use bytes::Bytes;
 
-/// One thing a store can do wrong.
+/// Longer than any probe takes.
+const DEADLINE: Duration = Duration::from_mins(5);
+
+/// One fault that a store can have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Flaw {
     None,
@@ -171,7 +174,7 @@ impl WithVersion for Put {
 
 async fn verdict(flaw: Flaw) -> (Result<bucketq::store::ProbeReport>, Vec<Arc<dyn Store>>) {
     let stores = Flawed::stores(flaw);
-    (probe(&stores, "jobs", ROUNDS_AT_CREATION, WRITERS, &Env::default()).await, stores)
+    (probe(&stores, "jobs", ROUNDS_AT_CREATION, WRITERS, DEADLINE, &Env::default()).await, stores)
 }
 
 #[tokio::test(start_paused = true)]
@@ -238,7 +241,7 @@ async fn memory_and_directory_would_pass() {
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
     for ground in [Ground::memory(), Ground::directory(dir.path())] {
         let stores = ground.stores(4);
-        probe(&stores, "jobs", ROUNDS_AT_CREATION, WRITERS, &Env::default())
+        probe(&stores, "jobs", ROUNDS_AT_CREATION, WRITERS, DEADLINE, &Env::default())
             .await
             .expect("it keeps its word");
     }
@@ -248,7 +251,7 @@ async fn memory_and_directory_would_pass() {
 async fn the_s3_server_passes_within_two_seconds() {
     let Some(server) = servers::s3().await else { return };
     let stores = Ground::server(&server).await.stores(WRITERS as usize);
-    let report = probe(&stores, "jobs", ROUNDS_AT_CREATION, WRITERS, &Env::default()).await;
+    let report = probe(&stores, "jobs", ROUNDS_AT_CREATION, WRITERS, DEADLINE, &Env::default()).await;
     let report = report.expect("it keeps its word");
     assert!(report.took < Duration::from_secs(2), "{report:?}");
     assert_eq!(stores[0].list("").await.expect("it answers"), [], "the probe cleans up");

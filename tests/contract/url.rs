@@ -1,4 +1,4 @@
-//! What a URL of a queue file may look like, and what nonsense gets.
+//! The valid URLs of a queue file, and the errors for invalid ones.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,4 @@
-//! What the S3 store sends to the letter, and what it makes of every answer, against a server that says what it is
-//! told to.
+//! The exact requests of the S3 store, and how it treats every response, against a server with prepared responses.
 
 use std::time::Duration;
 
@@ -39,7 +38,7 @@ fn current() -> Expect {
     Expect::Is(Version::new(ETAG))
 }
 
-/// What went over the wire for one conditional put.
+/// The request for one conditional put.
 async fn sent(checksum: S3Checksum, expect: &Expect, body: &'static str) -> Seen {
     let stub = Stub::saying([stored()]).await;
     let options = S3Options { checksum, ..options(&stub.endpoint) };
@@ -77,7 +76,7 @@ async fn the_body_goes_in_one_piece_with_its_checksum_in_a_header() {
         assert_eq!(seen.header(name), value, "{checksum:?}");
         assert_eq!(seen.body, b"hello", "{checksum:?}");
         assert_eq!(seen.header("content-length"), Some("5"));
-        // The signature covers the body's own hash: a body cut short on the way is refused even without a checksum.
+        // The signature covers the body's hash: a body cut short on the way is refused even without a checksum.
         let hash = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
         assert_eq!(seen.header("x-amz-content-sha256"), Some(hash), "{checksum:?}");
         for header in [
@@ -103,7 +102,7 @@ async fn stored_gives_the_etag_to_the_letter_and_the_date() {
     }
 }
 
-/// Short names for the three answers.
+/// Short names for the three results.
 #[derive(Debug, PartialEq)]
 enum Answer {
     Conflict,
@@ -267,7 +266,7 @@ async fn requests_that_may_be_repeated_are() {
             .expect("the second try works");
         assert_eq!(stub.seen().len(), 2, "{first:?}");
     }
-    // The stub keeps the connection after a body cut short: only the time limit helps.
+    // The stub keeps the connection after a body that is cut short: only the time limit helps.
     let stub = Stub::saying([cut, whole]).await;
     match store(&stub.endpoint).await.get("jobs.head", None).await.expect("the second try works") {
         Got::Object { bytes, .. } => assert_eq!(bytes, "hello"),
@@ -294,6 +293,61 @@ async fn list_follows_every_page_and_takes_the_path_away() {
     let seen = stub.seen();
     assert!(seen[0].line.contains("prefix=team%2Fjobs."), "{}", seen[0].line);
     assert!(seen[1].line.contains("continuation-token=more%2B1"), "{}", seen[1].line);
+}
+
+/// A list that never ends is an error, however the server produces it.
+#[tokio::test]
+async fn a_list_that_would_never_end_is_an_error() {
+    let page = |truncated: &str, next: &str| {
+        let body = format!(
+            "<ListBucketResult>{truncated}<Contents><Key>team/jobs.a</Key><Size>7</Size></Contents>{next}</ListBucketResult>"
+        );
+        Say::status(200, &[], &body)
+    };
+    let more = "<IsTruncated>true</IsTruncated>";
+    let same = "<NextContinuationToken>same</NextContinuationToken>";
+    for say in [
+        page(more, ""),
+        page(more, "<NextContinuationToken></NextContinuationToken>"),
+        page(more, same),
+        page("", same),
+    ] {
+        let stub = Stub::saying([say]).await;
+        let store = store(&stub.endpoint).await;
+        let listed = tokio::time::timeout(Duration::from_mins(1), store.list("jobs.")).await;
+        let error = listed.expect("it ends").expect_err("it is no list");
+        assert_eq!(error.code(), Code::Unreachable, "{error}");
+        assert!(error.message().contains("LIST s3://acme/team/jobs."), "{error}");
+        assert!(stub.seen().len() <= 2, "{:?}", stub.seen().len());
+    }
+    // Some servers do not report whether there is more: the token shows it.
+    let stub = Stub::saying([page("", "<NextContinuationToken></NextContinuationToken>")]).await;
+    assert_eq!(store(&stub.endpoint).await.list("jobs.").await.expect("it is whole").len(), 1);
+    let stub = Stub::saying([page("<IsTruncated>false</IsTruncated>", same)]).await;
+    assert_eq!(store(&stub.endpoint).await.list("jobs.").await.expect("it is whole").len(), 1);
+}
+
+/// An object that is too large is refused by its stated length, or once too many bytes have come.
+#[tokio::test]
+async fn no_more_of_an_object_is_read_than_it_may_have() {
+    let stated =
+        Say::Raw(format!("HTTP/1.1 200 OK\r\netag: {ETAG}\r\ncontent-length: 3000000000\r\n\r\nhello"));
+    let endless =
+        Say::Endless(format!("HTTP/1.1 200 OK\r\netag: {ETAG}\r\ntransfer-encoding: chunked\r\n\r\n"));
+    for say in [stated, endless] {
+        let stub = Stub::saying([say.clone()]).await;
+        let store = store(&stub.endpoint).await;
+        let got =
+            tokio::time::timeout(Duration::from_mins(1), store.get_at_most("jobs.head", None, 1 << 20)).await;
+        let error = got.expect("it ends").expect_err("it is too large");
+        assert_eq!((error.kind(), error.code()), (Kind::Corrupt, Code::Corrupt), "{say:?}: {error}");
+        assert!(error.message().contains("jobs.head") && error.message().contains("1048576"), "{error}");
+        assert_eq!(stub.seen().len(), 1, "it is not asked for again");
+    }
+    let stub = Stub::saying([Say::status(200, &[("etag", ETAG)], "hello")]).await;
+    let store = store(&stub.endpoint).await;
+    assert!(store.get_at_most("jobs.head", None, 4).await.is_err());
+    assert!(matches!(store.get_at_most("jobs.head", None, 5).await, Ok(Got::Object { .. })));
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Atomic: all or nothing, and what the writer remembers goes back too.
+//! Atomic: all or nothing, and the writer's memory is undone too.
 
 use bucketq::error::Code;
 use bucketq::job::{DedupScope, State};

@@ -1,4 +1,4 @@
-//! Claim: which jobs, in which order, and what becomes of leases that run out.
+//! Claim: which jobs, in which order, and what happens to expired leases.
 
 use bucketq::job::{New, State, When};
 use bucketq::op::{Claim, Op, Queues};

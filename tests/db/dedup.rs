@@ -1,9 +1,9 @@
-//! Dedup keys are found whoever wrote them, and whatever was undone meanwhile.
+//! Dedup keys are found whichever writer wrote them, and whatever was undone meanwhile.
 
-use bucketq::db::{Db, unsound};
+use bucketq::internals::db::{Db, violations};
+use bucketq::internals::pages::{Delta, PageFile, Pages};
 use bucketq::job::DedupScope;
 use bucketq::op::{Op, Outcome};
-use bucketq::pages::{Delta, PageFile, Pages};
 use bucketq::policy::Changes;
 use bucketq::{Error, JobId, State};
 use bucketq_tests::queue_db::{START_MS, World, claim, enqueue, held, id, job, keyed};
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 const MAX_PAGES: u32 = 10_000;
 
-/// A writer with pages of its own.
+/// A writer with separate pages.
 struct Writer {
     file: PageFile,
     world: World,
@@ -24,14 +24,14 @@ impl Writer {
         Self { file, world: World { db, ..World::default() } }
     }
 
-    /// A writer that remembers nothing, on the same state.
+    /// A writer with an empty memory, on the same state.
     fn fresh(&self) -> Self {
         let mut fresh = Self::on(Pages::thaw(&self.file.with(|p| p.image())));
         (fresh.world.now_ms, fresh.world.commit_seq) = (self.world.now_ms, self.world.commit_seq);
         fresh
     }
 
-    /// What came of the ops, in a transaction that stays open.
+    /// The outcomes of the ops, in a transaction that stays open.
     fn run(&mut self, ops: &[Op]) -> Vec<Result<Outcome, Error>> {
         self.world.db.begin().expect("begins");
         ops.iter().map(|op| self.world.apply(op)).collect()
@@ -50,7 +50,7 @@ fn same(here: &[Result<Outcome, Error>], there: &[Result<Outcome, Error>]) {
     assert_eq!(plain(here), plain(there), "who remembers and who does not answer differently");
 }
 
-/// What becomes of a batch.
+/// The fate of a batch.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Stored,
@@ -66,7 +66,7 @@ enum Act {
         queue: u8,
         window: Option<i64>,
     },
-    /// Enqueues a key, then is refused as a whole.
+    /// Enqueues a key; then the whole atomic is refused.
     Refused {
         key: u8,
         deletes: bool,
@@ -130,7 +130,7 @@ fn ops(act: &Act, next: &mut u32) -> Vec<Op> {
             vec![Op::Atomic(before.into_iter().chain([enqueue("q0", [job(*key, None)]), nobody]).collect())]
         }
         Act::ClaimAndAck { queue: n } => {
-            // Whichever job it gets, one of the acks is for it.
+            // Whichever job the claim gets, one of the acks is for it.
             let acks = (1..=*next).map(|n| Op::Ack { held: held(n, 1), result: None });
             [Op::Claim(claim(&queue(*n), 1, 1))].into_iter().chain(acks).collect()
         }
@@ -171,7 +171,7 @@ fn play(steps: &[Step]) {
         for writer in [&mut *me, &mut fresh] {
             writer.world.db.commit().expect("commits");
         }
-        assert_eq!(unsound(me.world.db.connection(), Some(commit_seq)), []);
+        assert_eq!(violations(me.world.db.connection(), Some(commit_seq)), []);
         let changes = me.file.with(Pages::take_changes);
         fresh.file.with(Pages::take_changes);
         let sums = [&*me, &fresh].map(|w| w.file.with(|p| p.checksum()));
@@ -205,12 +205,12 @@ fn a_key_deleted_by_a_commit_that_was_lost_keeps_others_out() {
     let window = DedupScope::Window(1_000);
     let step = |writer, fate, acts: &[Act]| Step { writer, acts: acts.to_vec(), fate, wait: 0 };
     let add = |key| Act::Enqueue { key, queue: 0, window: None };
-    // The keys are first read when the job of one has been deleted in the same transaction.
+    // The keys are first read after the job of one was deleted in the same transaction.
     play(&[
         step(0, Fate::Stored, &[add(1), add(2)]),
         step(1, Fate::Lost, &[Act::Purge { queue: 0 }, add(3)]),
         step(1, Fate::Stored, &[add(1), add(2)]),
-        // The same for keys that came since.
+        // The same for newer keys.
         step(0, Fate::Stored, &[add(4)]),
         step(1, Fate::Lost, &[Act::Purge { queue: 0 }, add(3)]),
         step(1, Fate::Stored, &[add(4)]),
@@ -242,7 +242,7 @@ fn what_is_remembered_of_keys_does_not_grow_with_those_that_came_and_went() {
         });
         run(&mut w, &enqueue("q", jobs));
         w.wait(10);
-        // A hundred an enqueue are cleared away.
+        // Each enqueue clears a hundred.
         for _ in 0..10 {
             n += 1;
             run(&mut w, &enqueue("q", [job(n)]));

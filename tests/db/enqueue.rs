@@ -1,8 +1,12 @@
-//! Enqueue: what a new job looks like, and which ones are not new.
+//! Enqueue: the fields of a new job, and which jobs are not new.
 
+use bucketq::error::{Code, Kind};
 use bucketq::job::{DedupScope, New, Payload, State, When};
 use bucketq::op::{Enqueued, Op, Outcome};
+use bucketq::policy::Changes;
 use bucketq_tests::queue_db::{START_MS, World, claim, enqueue, held, id, job, keyed, number};
+
+use crate::policies::configure;
 
 fn entries(outcome: Outcome) -> Vec<Enqueued> {
     match outcome {
@@ -20,7 +24,10 @@ fn a_new_job_is_what_was_asked_for() {
     new.group = Some("g".into());
     new.headers.insert("trace".into(), "\"é\0".into());
     let got = entries(w.ok(&enqueue("q", [new.clone()])));
-    assert_eq!(got, [Enqueued { id: id(1), deduplicated: false, commit_seq: 1, dropped: vec![] }]);
+    assert_eq!(
+        got,
+        [Enqueued { id: id(1), deduplicated: false, existing: false, commit_seq: 1, dropped: vec![] }]
+    );
     let detail = w.detail(1).expect("there");
     assert_eq!(detail.payload, new.payload);
     let j = detail.job;
@@ -64,15 +71,62 @@ fn a_time_in_the_future_means_scheduled_and_one_in_the_past_means_ready() {
 }
 
 #[test]
-fn the_same_id_again_changes_nothing() {
+fn the_same_job_again_changes_nothing_and_says_so() {
     let mut w = World::default();
     w.ok(&enqueue("q", [job(1)]));
-    let other = New { payload: Payload::text("other"), ..job(1) };
-    let got = entries(w.ok(&enqueue("elsewhere", [other, job(2), job(2)])));
-    let seqs: Vec<_> = got.iter().map(|e| (number(e.id), e.deduplicated, e.commit_seq)).collect();
-    assert_eq!(seqs, [(1, false, 1), (2, false, 2), (2, false, 2)]);
-    assert_eq!(w.detail(1).expect("there").payload, job(1).payload);
-    assert_eq!(w.job(1).queue, "q");
+    let got = entries(w.ok(&enqueue("q", [job(1), job(2), job(2)])));
+    let told: Vec<_> = got.iter().map(|e| (number(e.id), e.existing, e.deduplicated, e.commit_seq)).collect();
+    assert_eq!(told, [(1, true, false, 1), (2, false, false, 2), (2, true, false, 2)]);
+    // Delay, attempts and options beside the payload may differ: a caller computes those again.
+    let mut later = New { when: When::In(50), max_attempts: Some(1), ..job(1) };
+    later.headers.insert("traceparent".into(), "another".into());
+    assert!(entries(w.ok(&enqueue("q", [later])))[0].existing);
+    w.claim(claim("q", 1, 1));
+    w.ok(&Op::Ack { held: held(1, 1), result: None });
+    assert!(entries(w.ok(&enqueue("q", [job(1)])))[0].existing, "also when it is done");
+}
+
+#[test]
+fn an_id_of_another_job_is_refused_with_what_differs() {
+    let mut w = World::default();
+    let large = New { payload: Payload::bytes(vec![1; 5000]), ..job(2) };
+    w.ok(&enqueue("q", [job(1), large.clone(), keyed(3, "k", DedupScope::Unfinished)]));
+    let other = |payload| New { payload, ..job(1) };
+    let mut same_length = vec![1; 5000];
+    same_length[4999] = 2;
+    let all = [
+        ("elsewhere", job(1), "queue"),
+        ("q", other(Payload::text("payload 2")), "payload"),
+        ("q", New { payload: Payload::bytes(same_length), ..large }, "payload"),
+        ("q", other(Payload { content_type: "x/y".into(), ..job(1).payload }), "content type"),
+        ("q", New { priority: 1, ..job(1) }, "priority"),
+        ("q", New { group: Some("g".into()), ..job(1) }, "group"),
+        ("q", keyed(1, "k2", DedupScope::Unfinished), "dedup key"),
+        ("q", keyed(3, "k2", DedupScope::Unfinished), "dedup key"),
+    ];
+    for (queue, job, what) in all {
+        let error = w.refused(&enqueue(queue, [job.clone()]));
+        assert_eq!((error.kind(), error.code()), (Kind::Invalid, Code::IdTaken), "{error}");
+        assert!(error.message().contains(&format!("its {what} is")), "{error}");
+        let error = w.refused(&enqueue(queue, [self::job(100), job]));
+        assert_eq!(error.code(), Code::IdTaken, "all of them or none: {error}");
+    }
+    assert_eq!(w.refused(&enqueue("q", [job(4), other(Payload::text("x")), job(4)])).code(), Code::IdTaken);
+    let twice = [job(5), New { priority: 1, ..job(5) }];
+    assert_eq!(w.refused(&enqueue("q", twice)).code(), Code::IdTaken);
+    assert_eq!(w.claim_numbers(claim("q", 9, 1)), [1, 2, 3]);
+}
+
+#[test]
+fn a_job_that_went_to_a_dead_letter_queue_is_still_known() {
+    let mut w = World::default();
+    let changes = Changes { dead_letter: Some(Some("letters".into())), ..Changes::default() };
+    w.ok(&configure("q", changes));
+    w.ok(&enqueue("q", [job(1)]));
+    w.claim(claim("q", 1, 1));
+    w.ok(&Op::Reject { held: held(1, 1), error: None });
+    assert_eq!(w.job(1).queue, "letters");
+    assert!(entries(w.ok(&enqueue("q", [job(1)])))[0].existing);
 }
 
 #[test]
@@ -112,7 +166,7 @@ fn an_unfinished_job_keeps_its_key_until_it_is_finished() {
     assert!(!entries(w.ok(&enqueue("q", [keyed(3, "k", scope)])))[0].deduplicated);
     w.ok(&Op::Purge { queue: "q".into(), states: vec![State::Ready] });
     assert!(!entries(w.ok(&enqueue("q", [keyed(4, "k", scope)])))[0].deduplicated);
-    // The first one lives again, but the key has passed on.
+    // The first one runs again, but the key belongs to another job now.
     w.ok(&Op::Requeue { id: id(1), run: None });
     assert_eq!(number(entries(w.ok(&enqueue("q", [keyed(5, "k", scope)])))[0].id), 4);
 }
@@ -123,12 +177,14 @@ fn a_requeued_job_answers_with_its_new_place() {
     w.ok(&enqueue("q", [keyed(1, "k", DedupScope::Unfinished)]));
     w.ok(&Op::Cancel { id: id(1), leased: false });
     w.ok(&Op::Requeue { id: id(1), run: None });
-    let got = entries(w.ok(&enqueue("q", [keyed(2, "k", DedupScope::Unfinished), job(1)])));
+    let got = entries(
+        w.ok(&enqueue("q", [keyed(2, "k", DedupScope::Unfinished), keyed(1, "k", DedupScope::Unfinished)])),
+    );
     assert_eq!(
         got,
         [
-            Enqueued { id: id(1), deduplicated: true, commit_seq: 3, dropped: vec![] },
-            Enqueued { id: id(1), deduplicated: false, commit_seq: 3, dropped: vec![] },
+            Enqueued { id: id(1), deduplicated: true, existing: false, commit_seq: 3, dropped: vec![] },
+            Enqueued { id: id(1), deduplicated: false, existing: true, commit_seq: 3, dropped: vec![] },
         ]
     );
 }
@@ -140,7 +196,7 @@ fn expired_keys_are_cleared_in_bounded_batches() {
     w.ok(&enqueue("q", [keyed(900, "stays", DedupScope::Window(10_000))]));
     w.wait(50);
     let mut left = Vec::new();
-    // Not cleared yet by its own enqueue, and still no longer in the way.
+    // Not cleared yet by its own enqueue, but no longer effective.
     let waiting = [keyed(1000, "k249", DedupScope::Window(10_000)), job(1001), job(1002), job(1003)];
     for new in waiting {
         assert!(!entries(w.ok(&enqueue("q", [new])))[0].deduplicated);

@@ -1,7 +1,7 @@
-//! The file as a whole: what is opened and what is not.
+//! The file as a whole: which files are opened and which are refused.
 
-use bucketq::db::{APPLICATION_ID, Db, SCHEMA_VERSION};
 use bucketq::error::Code;
+use bucketq::internals::db::{APPLICATION_ID, Db, SCHEMA_VERSION};
 use bucketq::op::Op;
 use bucketq::query::Query;
 use bucketq_tests::queue_db::{World, check, claim, dump, enqueue, job};

@@ -1,15 +1,15 @@
-//! What leaves for the archive, piece by piece, of pages that still have what went before.
+//! Jobs leave for the archive, piece by piece, from pages that still have the earlier state.
 
-use bucketq::db::Gone;
+use bucketq::internals::db::Gone;
 use bucketq::job::JobId;
-use bucketq::life::Kind;
+use bucketq::life::LifeKind;
 use bucketq::op::Op;
 use bucketq::policy::Changes;
 use bucketq_tests::queue_db::{World, claim, enqueue, held, id, job};
 
 use crate::policies::configure;
 
-/// A queue that archives all but so many, with finished jobs; every third is dead.
+/// A queue that archives all but `keep` jobs, with finished jobs; every third is dead.
 fn finished(w: &mut World, queue: &str, keep: u64, jobs: std::ops::Range<u32>) {
     w.ok(&configure(queue, Changes { keep: Some(keep), archive: Some(true), ..Changes::default() }));
     for n in jobs {
@@ -37,12 +37,12 @@ fn pieces_of_one_state_hold_each_life_that_is_to_leave_once() {
         pieces.extend(leaving.parts.iter().map(|p| (leaving.queue, p.kind)));
         lives.extend(leaving.lives.iter().map(|l| (l.id, l.run)));
     }
-    // Of "a" the newest two of either end stay: 28 and 29, 24 and 27.
+    // The newest two of both kinds stay in "a": 28 and 29, 24 and 27.
     let mut wanted: Vec<_> =
         (0..28).filter(|n| ![24, 27].contains(n)).chain(100..112).map(|n| (id(n), 0)).collect();
     wanted.sort_unstable();
     lives.sort_unstable();
     assert_eq!(lives, wanted);
-    assert!(pieces.iter().filter(|(_, kind)| *kind == Kind::Well).count() > 5, "{pieces:?}");
-    assert!(pieces.iter().any(|(_, kind)| *kind == Kind::Past));
+    assert!(pieces.iter().filter(|(_, kind)| *kind == LifeKind::Well).count() > 5, "{pieces:?}");
+    assert!(pieces.iter().any(|(_, kind)| *kind == LifeKind::Past));
 }

@@ -1,4 +1,4 @@
-//! Turns, caps and rates: who is claimed when, and how many at a time.
+//! Turns, caps and rates: which job is claimed when, and how many at a time.
 
 use bucketq::job::{New, State};
 use bucketq::op::{Claim, Op, Queues};
@@ -30,7 +30,7 @@ fn groups_take_turns_so_that_many_jobs_of_one_do_not_starve_another() {
     w.ok(&enqueue("q", (0..50).map(|n| grouped(n, "many"))));
     w.ok(&enqueue("q", (100..103).map(|n| grouped(n, "few"))));
     assert_eq!(work(&mut w, 8), [0, 100, 1, 101, 2, 102, 3, 4]);
-    // Who comes later waits for one round and no more, and who has just had a turn does not get another one first.
+    // A later group waits for one round and no more; a group that just had its turn does not get another one first.
     w.ok(&enqueue("q", [grouped(200, "late")]));
     assert_eq!(work(&mut w, 2), [5, 200]);
     w.ok(&enqueue("q", [grouped(201, "late"), grouped(202, "late")]));
@@ -94,7 +94,7 @@ fn no_more_jobs_of_a_queue_are_leased_than_its_policy_allows() {
     w.wait(60_000);
     assert_eq!(w.claim_numbers(any(3)), [0, 2, 3, 20], "what has run out is no longer leased");
     assert_eq!(w.queue("q").counts[&State::Leased], 3);
-    // Lowered, it lets the present holders finish.
+    // After it is lowered, present holders may finish.
     w.ok(&configure("q", Changes { concurrency: Some(Some(1)), ..Changes::default() }));
     for n in [0, 2] {
         w.ok(&Op::Ack { held: held(n, 3), result: None });

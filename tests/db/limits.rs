@@ -1,7 +1,7 @@
-//! What is refused before anything is written, and a file that is full.
+//! Ops that are refused before anything is written, and a full file.
 
-use bucketq::db::{Limits, check};
 use bucketq::error::{Code, Kind};
+use bucketq::internals::db::{Limits, check};
 use bucketq::job::{Backoff, Dedup, DedupScope, New, Payload, State, When};
 use bucketq::lease::Token;
 use bucketq::op::{Claim, Held, Op, Outcome, Queues};
@@ -65,8 +65,8 @@ fn what_makes_no_sense_is_invalid() {
         Op::Nack { held: held(1, 1), delay_ms: Some(-1), error: None },
         Op::Release { held: nobody },
         Op::Reject { held: nobody, error: None },
-        Op::Extend { held: nobody, lease_ms: 5 },
-        Op::Extend { held: held(1, 1), lease_ms: 0 },
+        Op::Extend { held: nobody, lease_ms: 5, at_least: false },
+        Op::Extend { held: held(1, 1), lease_ms: 0, at_least: true },
         Op::Purge { queue: "q".into(), states: vec![] },
         Op::Purge { queue: String::new(), states: vec![State::Done] },
         Op::Pause { queue: String::new() },
@@ -96,7 +96,7 @@ fn what_is_just_within_bounds_is_accepted() {
         put(|j| j.payload.content_type = String::new()),
         take(|c| c.max = 10_000),
         take(|c| c.worker = name.clone()),
-        Op::Extend { held: held(1, 1), lease_ms: 1 },
+        Op::Extend { held: held(1, 1), lease_ms: 1, at_least: false },
         Op::Atomic(vec![put(|_| ())]),
     ];
     for op in good {

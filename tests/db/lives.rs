@@ -1,4 +1,4 @@
-//! Failure: what is kept of every attempt, where dead jobs go, and how they begin anew.
+//! Failure: the record of every attempt, where dead jobs go, and how they run again.
 
 use bucketq::error::Code;
 use bucketq::job::{Attempt, DedupScope, Ended, New, State};
@@ -134,7 +134,7 @@ fn dead_jobs_move_to_the_dead_letter_queue_as_ready_jobs_of_a_new_life() {
     assert_eq!((&*old.queue, old.run, old.error.as_deref()), ("q", 0, Some("no route")));
     w.ok(&enqueue("q", [keyed(4, "k", DedupScope::Unfinished)]));
     assert!(w.detail(4).is_some(), "the key is free again");
-    // The next one of the group may go on, also when the lease of the first has run out.
+    // The next one of the group can be claimed, also when the lease of the first has expired.
     w.wait(60_000);
     assert_eq!(w.claim_numbers(claim("q", 9, 2)), [3, 4]);
     assert_eq!(w.job(2).queue, "morgue");
@@ -180,7 +180,7 @@ fn a_lease_without_end_is_at_most_once() {
     w.wait(100 * 366 * 86_400_000);
     assert_eq!(w.claim_numbers(forever(3)), [3], "the others are never handed out again");
     assert!(!w.job(1).expired);
-    let far = w.ok(&Op::Extend { held: held(1, 1), lease_ms: 1 });
+    let far = w.ok(&Op::Extend { held: held(1, 1), lease_ms: 1, at_least: false });
     assert_eq!(far, Outcome::Extended { expires_ms: FOREVER_MS });
     w.ok(&Op::Ack { held: held(1, 1), result: None });
     assert!(

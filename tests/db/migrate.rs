@@ -1,21 +1,21 @@
-//! Older schemas: read as they are, brought up by the first op.
+//! Older schemas: read as they are, upgraded by the first op.
 
-use bucketq::db::{self, Db, SCHEMA_VERSION};
 use bucketq::error::Code;
+use bucketq::internals::db::{self, Db, SCHEMA_VERSION};
 use bucketq::job::{DedupScope, New, State};
 use bucketq::op::{Op, Outcome};
 use bucketq::query::{Answer, Query};
 use bucketq_tests::queue_db::{START_MS, World, check, claim, enqueue, held, job, keyed, number};
 use rusqlite::Connection;
 
-const FIRST: &str = include_str!("../../crates/bucketq/src/db/schema/1.sql");
+const FIRST: &str = include_str!("../../crates/bucketq/src/state/db/schema/1.sql");
 /// A job in the file, leased until a minute after the beginning, that has failed once.
 const JOB: &str = "
     INSERT INTO names VALUES (65536, ''), (65537, '{\"kind\":\"none\"}'), (65538, 'text/plain'), (65539, 'worker');
     INSERT INTO queues (id, name, leased) VALUES (1, 'q', 1);
     INSERT INTO errors VALUES (33554432, 'no route');";
 
-/// A queue file as version 1 made it.
+/// A queue file as version 1 wrote it.
 fn first() -> World {
     let conn = Connection::open_in_memory().unwrap();
     conn.execute_batch(&format!(
@@ -90,7 +90,7 @@ fn an_older_file_without_room_for_the_newer_schema_is_full() {
 fn keys_of_an_older_file_keep_out_what_they_kept_out() {
     let mut w = first();
     let old_id = |n| bucketq_tests::queue_db::id(n).as_bytes().to_vec();
-    // Of a job that is there, requeued since; of one that has left, in a window; of one that has left long ago.
+    // The keys of a job in the file, requeued since; of one that has left, in a window; of one that left long ago.
     w.db.connection().execute("UPDATE jobs SET dedup = 'there'", []).unwrap();
     for (key, id, seq, until_ms) in [
         ("there", 1, 16_777_217_i64, None),

@@ -1,6 +1,6 @@
-//! Every hot statement reads by its index, in order, and touches only what it must.
+//! Every frequent statement reads by its index, in order, and touches only the rows it must.
 
-use bucketq::db::PLANNED;
+use bucketq::internals::db::PLANNED;
 use bucketq::job::{New, Payload};
 use bucketq::op::Op;
 use bucketq_tests::queue_db::{World, claim, enqueue, grouped, held, job};
@@ -17,6 +17,8 @@ fn every_hot_statement_uses_its_index() {
     let expected = [
         ("ready", "jobs_ready (queue=?)"),
         ("mine", "jobs_leased (queue=? AND ends_ms>?)"),
+        ("job of a session", "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"),
+        ("session", "SEARCH sessions USING PRIMARY KEY (id=?)"),
         ("due", "jobs_scheduled (queue=? AND held=? AND run_at_ms<?)"),
         ("first due", "COVERING INDEX jobs_scheduled (queue=? AND held=?)"),
         ("expired", "jobs_leased (queue=? AND ends_ms<?)"),
@@ -27,6 +29,13 @@ fn every_hot_statement_uses_its_index() {
         ("last error", "PRIMARY KEY (seq=? AND run=?)"),
         ("attempt too old", "PRIMARY KEY (seq=?)"),
         ("oldest to be dropped", "jobs_bounded (queue=?)"),
+        ("job at a place", "SEARCH jobs USING INTEGER PRIMARY KEY (rowid>?)"),
+        ("mark jobs", "SEARCH jobs USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        ("left ids", "left_bucket (bucket=?)"),
+        ("newest left id", "COVERING INDEX left_bucket"),
+        ("oldest left ids", "SEARCH left_ids USING INTEGER PRIMARY KEY (rowid>?)"),
+        ("leavers", "jobs_finished (queue=? AND finish_seq<?)"),
+        ("leavers, dead", "jobs_dead (queue=? AND finish_seq<?)"),
         ("due schedules", "schedules_next (queue=? AND next_ms<?)"),
         ("oldest finished", "jobs_finished (queue=?)"),
         ("oldest finished, dead", "jobs_dead (queue=?)"),
@@ -58,11 +67,14 @@ fn every_hot_statement_uses_its_index() {
         ("drop keys", "SEARCH dedup USING INTEGER PRIMARY KEY (rowid=?)"),
         ("drop keys, dead", "SEARCH dedup USING INTEGER PRIMARY KEY (rowid=?)"),
         ("purge scheduled", "jobs_scheduled (queue=?)"),
+        ("purge ready", "jobs_ready (queue=?)"),
+        ("purge held", "jobs_group (queue=?"),
         ("purge leased", "jobs_leased (queue=?)"),
         ("purge done", "jobs_finished (queue=?)"),
         ("purge dead", "jobs_dead (queue=?)"),
         ("purge cancelled", "jobs_finished (queue=?)"),
         ("by id", "jobs_id (id=?)"),
+        ("state by id", "jobs_id (id=?)"),
         ("count expired", "COVERING INDEX jobs_leased (queue=? AND ends_ms<?)"),
         ("count due", "COVERING INDEX jobs_scheduled (queue=? AND held=? AND run_at_ms<?)"),
         ("longest waiting of the returned", "jobs_returned (queue=?)"),
@@ -99,7 +111,7 @@ fn a_statement_is_prepared_once_whatever_is_bound() {
     }
 }
 
-/// Pages that an op changes in a file.
+/// The number of pages that an op changes in a file.
 fn changed(w: &mut World, path: &std::path::Path, op: &Op) -> usize {
     let before = std::fs::read(path).expect("reads");
     w.run(op).expect("works");
@@ -122,10 +134,10 @@ fn a_body_is_written_once() {
     let (_dir, path, mut w) = on_disk();
     w.ok(&enqueue("q", [New { payload: Payload::bytes(vec![9; 256 * 1024]), ..job(1) }]));
     // The page of the file's change counter, queues, jobs and the indexes of the states; names at the first claim,
-    // attempts when one has ended.
+    // attempts when an attempt has ended.
     let ops = [
         (Op::Claim(claim("q", 1, 1)), 7),
-        (Op::Extend { held: held(1, 1), lease_ms: 90_000 }, 3),
+        (Op::Extend { held: held(1, 1), lease_ms: 90_000, at_least: false }, 3),
         (Op::Nack { held: held(1, 1), delay_ms: Some(0), error: None }, 6),
         (Op::Claim(claim("q", 1, 1)), 6),
         (Op::Ack { held: held(1, 1), result: None }, 5),
@@ -142,7 +154,7 @@ fn a_job_never_grows_while_it_is_worked_on() {
     let mut w = World::default();
     w.ok(&enqueue("q", (0..2000).map(|n| New { max_attempts: Some(100), ..grouped(n, &format!("g{n}")) })));
     let leaves = |w: &World| {
-        // The jobs alone: their pages split when a row grows, since appending has filled them.
+        // The jobs table alone: its pages split when a row grows, as appending has filled them.
         let conn = w.db.connection();
         conn.execute_batch("DELETE FROM attempts").expect("deletes");
         conn.query_row(
@@ -169,7 +181,7 @@ fn a_job_never_grows_while_it_is_worked_on() {
         round(&mut w);
     }
     let after_five = leaves(&w);
-    // Only indexes move: the one of returned jobs comes into being, and entries that move leave gaps.
+    // Only indexes change: the index of returned jobs is created, and moved entries leave gaps.
     assert!(after_one - before < 60, "{before} pages, then {after_one}");
     assert!(after_five - after_one < 60, "{after_one} pages, then {after_five}");
 }

@@ -1,4 +1,4 @@
-//! The policy of a queue: what can be set, what is refused, and what it does to jobs that say nothing themselves.
+//! The policy of a queue: valid values, refused values, and the effect on jobs without values of their own.
 
 use bucketq::error::Code;
 use bucketq::job::{Backoff, Dedup, DedupScope, New, Payload};
@@ -267,7 +267,7 @@ fn the_key_of_a_content_is_the_sha_256_of_its_canonical_form() {
     assert_eq!(key("application/vnd.x+json", "{ }"), key("application/vnd.x+json", "{}"));
 }
 
-/// What crosses the door is extended and not changed: what an older caller says is still understood.
+/// The JSON of ops only gains fields: ops of older callers keep their meaning.
 #[test]
 fn ops_of_before_mean_what_they_meant() {
     let id = id(1);

@@ -1,4 +1,4 @@
-//! Schedules: when they enqueue, once each, and what becomes of missed times.
+//! Schedules: when they enqueue, once for each time, and how missed times are handled.
 
 use bucketq::error::Code;
 use bucketq::job::{New, Payload, State, When};
@@ -195,7 +195,7 @@ fn a_scheduled_job_can_be_cancelled_before_it_runs_and_waits_as_far_as_the_year_
     assert_eq!(w.state(1), State::Scheduled);
 }
 
-/// The next five times of an expression as text of the place.
+/// The next five times of an expression as local time.
 fn times(expression: &str, zone: &str, from: &str) -> Vec<String> {
     let zoned: jiff::Zoned = format!("{from}[{zone}]").parse().unwrap();
     let mut ms = zoned.timestamp().as_millisecond();
@@ -222,7 +222,7 @@ fn cron_expressions_mean_what_everybody_thinks() {
     );
     assert_eq!(utc("0 0 1 */6 *")[..2], ["2027-01-01 00:00 Fri", "2027-07-01 00:00 Thu"]);
     assert_eq!(utc("0 0 29 feb *")[..2], ["2028-02-29 00:00 Tue", "2032-02-29 00:00 Sun"]);
-    // Either field about days is enough when both say something; 7 is Sunday too.
+    // Either day field is enough when both are restricted; 7 is Sunday too.
     assert_eq!(
         utc("0 0 20 * 7")[..3],
         ["2026-11-20 00:00 Fri", "2026-11-22 00:00 Sun", "2026-11-29 00:00 Sun"]
@@ -264,4 +264,49 @@ fn clocks_that_go_forward_or_back_lose_no_time_and_double_none() {
         times("0 12 * * *", "Pacific/Apia", "2011-12-28T13:00:00")[..3],
         ["2011-12-29 12:00 Thu", "2011-12-31 00:00 Sat", "2011-12-31 12:00 Sat"]
     );
+}
+
+#[test]
+fn a_schedule_in_a_zone_this_library_does_not_know_is_paused_and_disturbs_nothing() {
+    let mut w = World::default();
+    w.ok(&make("strange", every(1_000), Missed::Skip));
+    w.ok(&make("known", every(1_000), Missed::Skip));
+    w.ok(&enqueue("q", [job(1)]));
+    let newer = |w: &mut World, schedule: &str| {
+        let sql = "UPDATE schedules SET schedule = ?1 WHERE name = 'strange'";
+        w.db.connection().execute(sql, [schedule]).unwrap();
+        w.db.forget();
+    };
+    let text: String =
+        w.db.connection()
+            .query_row("SELECT schedule FROM schedules WHERE name = 'strange'", [], |row| row.get(0))
+            .unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    value["timing"] = serde_json::json!({"cron": {"expression": "* * * * *", "zone": "Mars/Olympus_Mons"}});
+    let zone = value.to_string();
+    value["timing"] = serde_json::json!({"tide": {"harbour": "Cuxhaven"}});
+    for schedule in [zone.clone(), value.to_string()] {
+        newer(&mut w, &schedule);
+        w.wait(1_000);
+        let expected = if schedule == zone { 2 } else { 1 };
+        assert_eq!(
+            w.claim(claim("q", 9, 1)).len(),
+            expected,
+            "the claim gets what there is, and what is known fires"
+        );
+        let due = w.db.next_due_ms(&Queues::Any).unwrap().expect("the known one");
+        assert_eq!(due, w.now_ms + 1_000, "nobody wakes for the one that is paused");
+        w.db.rewind(w.commit_seq - 1);
+        assert!(w.claim(claim("q", 9, 2)).is_empty());
+    }
+    newer(&mut w, &zone);
+    let found = schedules(&mut w);
+    let strange = found.iter().find(|s| s.name == "strange").unwrap();
+    assert!(strange.paused.as_ref().unwrap().contains("Mars/Olympus_Mons"), "{strange:?}");
+    assert_eq!(strange.fired, 0, "and it is not moved, for those who know it");
+    assert!(found.iter().all(|s| s.name == "strange" || s.paused.is_none()));
+    // Created again, it fires again.
+    w.ok(&make("strange", every(1_000), Missed::Skip));
+    w.wait(1_000);
+    assert_eq!(w.claim(claim("q", 9, 3)).len(), 2);
 }

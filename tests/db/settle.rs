@@ -1,4 +1,4 @@
-//! Ack, nack, release, reject, extend: who may, what follows, and what a repetition gets.
+//! Ack, nack, release, reject, extend: which caller may, the effect, and the reply to a repetition.
 
 use bucketq::error::{Code, Kind};
 use bucketq::job::{Backoff, New, Payload, State};
@@ -29,7 +29,7 @@ fn reject(t: u8) -> Op {
 }
 
 fn extend(t: u8, lease_ms: i64) -> Op {
-    Op::Extend { held: held(1, t), lease_ms }
+    Op::Extend { held: held(1, t), lease_ms, at_least: false }
 }
 
 fn every(t: u8) -> [Op; 5] {
@@ -203,6 +203,22 @@ fn an_extended_lease_runs_from_now() {
     assert_eq!(w.ok(&extend(1, 10)), Outcome::Extended { expires_ms: START_MS + 60_108 });
     w.wait(10);
     assert_eq!(w.claim(claim("q", 1, 2)).len(), 1, "a shorter one, too");
+}
+
+#[test]
+fn an_extend_that_is_to_last_at_least_that_long_shortens_nothing() {
+    let mut w = leased(job(1));
+    let at_least = |lease_ms| Op::Extend { held: held(1, 1), lease_ms, at_least: true };
+    assert_eq!(w.ok(&extend(1, 600_000)), Outcome::Extended { expires_ms: START_MS + 600_000 });
+    w.wait(1_000);
+    assert_eq!(w.ok(&at_least(60_000)), Outcome::Extended { expires_ms: START_MS + 600_000 });
+    w.wait(598_999);
+    assert!(w.claim(claim("q", 1, 2)).is_empty());
+    assert_eq!(w.ok(&at_least(60_000)), Outcome::Extended { expires_ms: START_MS + 659_999 });
+    assert_eq!(
+        w.refused(&Op::Extend { held: held(1, 2), lease_ms: 1, at_least: true }).code(),
+        Code::LeaseLost
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Each rule of the database can fail: a state that breaks it is named.
+//! The check of each database rule can fail: it names a state that breaks it.
 
-use bucketq::db::unsound;
+use bucketq::internals::db::violations;
 use bucketq::job::DedupScope;
 use bucketq::op::Op;
 use bucketq_tests::queue_db::{World, claim, enqueue, grouped, held, job, keyed};
@@ -41,7 +41,11 @@ fn a_state_that_breaks_a_rule_is_named() {
             "an attempt has a job",
             "INSERT INTO attempts SELECT seq, run, 1, 1, 9, 65536, 1, 1, 'x' FROM jobs LIMIT 1",
         ),
-        ("jobs are marked", "UPDATE jobs SET bounded = 1 WHERE state = 3"),
+        (
+            "jobs are marked",
+            "INSERT INTO policies SELECT id, '{\"overflow\": \"drop_oldest\"}' FROM queues WHERE name = 'q'",
+        ),
+        ("remembered ids are whole", "INSERT INTO left_ids VALUES (1, 1, 1, x'00')"),
         ("a policy has a queue", "INSERT INTO policies VALUES (77, '{}')"),
         ("a policy has a queue", "INSERT INTO policies VALUES (1, 'x')"),
         ("a schedule has a queue", "INSERT INTO schedules VALUES (77, 's', 1, 1, 0, '{}', x'')"),
@@ -60,11 +64,11 @@ fn a_state_that_breaks_a_rule_is_named() {
     for (rule, sql) in cases {
         let w = world();
         let newest = Some(w.commit_seq);
-        assert_eq!(unsound(w.db.connection(), newest), [], "sound before {sql}");
+        assert_eq!(violations(w.db.connection(), newest), [], "sound before {sql}");
         let allow = rusqlite::config::DbConfig::SQLITE_DBCONFIG_DEFENSIVE;
         w.db.connection().set_db_config(allow, false).unwrap();
         w.db.connection().execute_batch(sql).unwrap();
-        let found = unsound(w.db.connection(), newest);
+        let found = violations(w.db.connection(), newest);
         assert!(found.iter().any(|f| f.rule.contains(rule)), "{sql}: {found:?}");
     }
 }
@@ -74,7 +78,7 @@ fn a_rule_broken_a_thousand_times_is_told_a_few_times() {
     let mut w = World::default();
     w.ok(&enqueue("q", (0..1_000).map(job)));
     w.db.connection().execute_batch("UPDATE jobs SET held = 1").unwrap();
-    let found = unsound(w.db.connection(), None);
+    let found = violations(w.db.connection(), None);
     assert!(found.len() < 20, "{}", found.len());
     assert_eq!(found.last().map(|f| &*f.what), Some("and more"));
 }

@@ -1,4 +1,4 @@
-//! A job's ordinary way through a queue file, from one and from several writers.
+//! A job's ordinary way through a queue file, with one and with several writers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,7 +120,7 @@ async fn many_commits_move_through_segments_and_bases_and_open_again() -> Result
     let file = open(&store).await?;
     let q = file.queue("q")?;
     let mut i = 0_u64;
-    // A base is made beside the commits: go on until one has come, and some commits have followed it.
+    // A base is made beside the commits: continue until one has come, and some commits have followed it.
     while i < 300 || (i < 5_000 && store.list("jobs.base-").await?.is_empty()) {
         i += 1;
         let mut x = i;
@@ -134,7 +134,7 @@ async fn many_commits_move_through_segments_and_bases_and_open_again() -> Result
     let bases = store.list("jobs.base-").await?;
     assert!(!bases.is_empty());
     let file = open(&store).await?;
-    // The age goes on with the clock.
+    // The age grows with the clock.
     let ageless = |mut queues: Vec<bucketq::QueueInfo>| {
         queues[0].oldest_ready_ms = None;
         queues

@@ -1,4 +1,4 @@
-//! What a claim promises.
+//! The promises of a claim.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ async fn fill(file: &QueueFile, queue: &str, jobs: usize) -> Result<()> {
     q.enqueue_many(jobs?).await.map(drop)
 }
 
-/// A claim as it goes through the door: nothing is taken back when the answer is late.
+/// A claim as one op: no jobs are handed back when the reply is late.
 fn raw(lease_ms: i64, token: u8, again: bool) -> Op {
     let token = Token([token; 16]);
     Op::Claim(Claim {
@@ -60,7 +60,7 @@ async fn a_claim_takes_from_the_queues_it_names_and_any_from_all(ground: &Ground
         fill(&file, queue, 2).await?;
     }
     let named = |names: &[&str]| Queues::Named(names.iter().map(ToString::to_string).collect());
-    let queues = |jobs: Vec<bucketq::Taken>| jobs.into_iter().map(|t| t.job.queue).collect::<Vec<_>>();
+    let queues = |jobs: Vec<bucketq::ClaimedJob>| jobs.into_iter().map(|t| t.job.queue).collect::<Vec<_>>();
     assert_eq!(queues(file.queue("b")?.claim(1).await?), ["b"]);
     assert_eq!(queues(file.claim(9).queues(named(&["c", "a", "nowhere", "a"])).await?), ["a", "a", "c", "c"]);
     assert_eq!(queues(file.claim(9).queues(Queues::Any).await?), ["b", "d", "d"]);
@@ -78,7 +78,7 @@ async fn a_claimed_job_has_one_holder(ground: &Ground) -> Result<()> {
     let other = Held { token: Token([9; 16]), ..mine.held() };
     let error = refused(b.ack(other).await);
     assert_eq!((error.kind(), error.code()), (Kind::LeaseLost, Code::LeaseLost));
-    // The proof counts, whichever process shows it.
+    // The token counts, whichever process presents it.
     b.ack(mine.held()).await?;
     a.close().await?;
     b.close().await
@@ -95,7 +95,7 @@ async fn the_deadline_lies_within_the_lease(ground: &Ground) -> Result<()> {
     file.close().await
 }
 
-/// Leases shorter than a second need a file made for clocks that agree.
+/// Leases shorter than a second need a file created for clocks that agree.
 async fn exact(ground: &Ground) -> Result<QueueFile> {
     let options = bucketq::Options { max_skew: Some(Duration::ZERO), ..bucketq::Options::default() };
     QueueFile::open_with(ground.store(), "exact", options, bucketq::Env::default()).await
@@ -129,7 +129,7 @@ async fn a_late_ack_counts_while_nobody_claimed_again(ground: &Ground) -> Result
     let file = exact(ground).await?;
     fill(&file, "q", 1).await?;
     let mine = held(file.call(raw(1, 1, false)).await?);
-    // An enqueue made later than the lease ends: its commit time shows that it has run out.
+    // An enqueue after the lease's end: its commit time shows that the lease has expired.
     let mut at = 0;
     let ends = file.get(mine[0].id).await?.expect("there").job.expires_ms.expect("leased");
     while at <= ends {

@@ -85,7 +85,7 @@ async fn on_a_fast_store_a_commit_waits_for_callers_who_are_on_their_way() -> Re
     futures_util::future::try_join_all(loops).await?;
     let metrics = file.metrics()?;
     assert_eq!(metrics.ops, 80);
-    // Half of them would each time be left to a commit of their own.
+    // Otherwise half of them would get a separate commit each time.
     assert!(metrics.commits <= 12, "{metrics:?}");
     file.close().await
 }
@@ -114,7 +114,7 @@ async fn an_op_that_fails_fails_for_its_caller_only() -> Result<()> {
     let before = puppet.requests().puts;
     let (bad, large, ok, acked, purge) = tokio::join!(
         file.ack(stale),
-        // Breaks the transaction when SQLite finds no more room for it: the others run again without it.
+        // Breaks the transaction when SQLite finds no more space for it: the others run again without it.
         file.ack_with(good.held(), Payload::bytes(noise(7, 250_000))),
         q.enqueue(Payload::text("second")),
         file.ack(good.held()),
@@ -157,7 +157,7 @@ async fn commits_keep_their_interval() -> Result<()> {
             "{i}: {passed:?}"
         );
     }
-    // Whoever comes within the interval shares its commit.
+    // Calls that arrive within the interval share its commit.
     let commits = file.metrics()?.commits;
     for sent in join_all(spawn_enqueues(&q, 40)).await {
         sent.expect("no panic")?;

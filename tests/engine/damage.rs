@@ -1,11 +1,11 @@
-//! Truncated, bit-flipped, foreign and newer objects: named, refused, left as they are.
+//! Truncated, bit-flipped, foreign and newer objects: named, refused, left unchanged.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bucketq::head::Head;
+use bucketq::internals::head::Head;
+use bucketq::internals::wire::hash;
 use bucketq::store::{Memory, Store};
-use bucketq::wire::hash;
 use bucketq::{Code, Error, Kind, Payload, QueueFile, Result};
 use bucketq_tests::clock::{TestClock, pass};
 use bucketq_tests::given::{HEAD, NAME, inline, noise, object, objects, refused};
@@ -38,19 +38,19 @@ async fn grown() -> Result<Objects> {
     let all = objects(&store).await?;
     let head = Head::decode(HEAD, &all.iter().find(|(k, _)| k == HEAD).expect("there").1)?;
     assert!(head.base.len > 0 && !head.segments.is_empty() && !head.tail.is_empty(), "{head:?}");
-    // What HEAD refers to, and nothing else.
+    // Only the objects that HEAD refers to.
     let wanted = |key: &String| {
-        let segment = |s: &bucketq::head::SegmentRef| {
-            *key == bucketq::keys::segment(NAME, &head.file_id, s.from, s.to, &s.rand)
+        let segment = |s: &bucketq::internals::head::SegmentRef| {
+            *key == bucketq::internals::keys::segment(NAME, &head.file_id, s.from, s.to, &s.rand)
         };
         key == HEAD
-            || *key == bucketq::keys::base(NAME, &head.file_id, head.base.seq, &head.base.rand)
+            || *key == bucketq::internals::keys::base(NAME, &head.file_id, head.base.seq, &head.base.rand)
             || head.segments.iter().any(segment)
     };
     Ok(all.into_iter().filter(|(key, _)| wanted(key)).collect())
 }
 
-/// Opening these objects fails, telling of `key`; the bucket stays as it is.
+/// Opening these objects fails with an error that names `key`; the bucket is unchanged.
 async fn refuses(objects_: &Objects, key: &str, code: Code) -> Result<Error> {
     let store = store_of(objects_).await?;
     let error = refused(open(&store).await);
@@ -140,7 +140,7 @@ async fn the_segment_of_another_file_is_corrupt() -> Result<()> {
     let [_, _, key] = keys_of(&good);
     let [_, _, others] = keys_of(&other);
     refuses(&with(&good, &key, bytes_of(&other, &others)), &key, Code::Corrupt).await?;
-    // Even when HEAD vouches for it.
+    // Even when HEAD has its hash.
     let bytes = bytes_of(&other, &others);
     let mut head = Head::decode(HEAD, &bytes_of(&good, HEAD))?;
     let i = segment_of(&head, &key);
@@ -153,8 +153,8 @@ async fn the_segment_of_another_file_is_corrupt() -> Result<()> {
 }
 
 fn segment_of(head: &Head, key: &str) -> usize {
-    let is = |s: &bucketq::head::SegmentRef| {
-        bucketq::keys::segment(NAME, &head.file_id, s.from, s.to, &s.rand) == key
+    let is = |s: &bucketq::internals::head::SegmentRef| {
+        bucketq::internals::keys::segment(NAME, &head.file_id, s.from, s.to, &s.rand) == key
     };
     head.segments.iter().position(is).expect("HEAD refers to it")
 }
@@ -163,7 +163,7 @@ fn segment_of(head: &Head, key: &str) -> usize {
 async fn what_a_newer_version_wrote_is_too_new() -> Result<()> {
     let good = grown().await?;
     let [_, _, segment] = keys_of(&good);
-    // What only newer writers understand can still be read: see tests/operate.
+    // Files that only newer writers understand can still be read: see tests/operate.
     let changes: [fn(&mut Head); 2] = [|h| h.min_reader = 2, |h| h.reader_features = 1];
     for change in changes {
         let mut head = Head::decode(HEAD, &bytes_of(&good, HEAD))?;
@@ -171,7 +171,7 @@ async fn what_a_newer_version_wrote_is_too_new() -> Result<()> {
         let error = refuses(&with(&good, HEAD, head.encode()), HEAD, Code::TooNew).await?;
         assert!(error.message().contains("upgrade"), "{error}");
     }
-    // A newer format that says this version may go on is no trouble.
+    // A newer format that permits this version is no problem.
     let mut head = Head::decode(HEAD, &bytes_of(&good, HEAD))?;
     head.format = 2;
     open(&store_of(&with(&good, HEAD, head.encode())).await?).await?.close().await?;
@@ -216,7 +216,7 @@ async fn damage_under_a_running_process_stops_it_and_touches_nothing() -> Result
     let error = refused(q.enqueue(Payload::text("y")).await);
     assert!(matches!(error.kind(), Kind::Corrupt | Kind::Unknown), "{error}");
     assert_eq!(objects(&store).await?, before);
-    // Put right, it goes on.
+    // Once it is repaired, work continues.
     store.put_new(HEAD, good).await?;
     q.enqueue(Payload::text("z")).await?;
     file.close().await

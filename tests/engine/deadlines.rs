@@ -1,4 +1,4 @@
-//! What a caller gets when its time is up, and what becomes of answers that come late (P7 to P9, P26).
+//! The result of a call whose deadline passes, and the effect of late replies (P7 to P9, P26).
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ async fn what_was_sent_and_cannot_be_settled_is_unknown_and_settles_later() -> R
         assert!(now() - before >= DEADLINE && now() - before < DEADLINE + Duration::from_secs(1));
         puppet.every_put(OnPut::Pass);
         puppet.every_get(OnGet::Pass);
-        // The body stays pending until it is settled: here it lands, late or anew.
+        // The body stays pending until it is settled: here it lands, late or sent again.
         let settled = file.settle().await?;
         let found = file.get(job.id).await?.expect("it is settled as applied");
         assert!(found.job.commit_seq() < settled, "{put:?}");
@@ -149,7 +149,7 @@ async fn a_writer_among_busy_rivals_gets_its_turn() -> Result<()> {
         },
         q.enqueue(Payload::text("x"))
     );
-    // The loser's turn comes: the winner leaves it a gap.
+    // The loser gets its turn: the winner leaves it a gap.
     job?;
     puppet.takes(Duration::ZERO);
     assert_eq!(q.claim(9).await?.len(), 1);
@@ -159,7 +159,7 @@ async fn a_writer_among_busy_rivals_gets_its_turn() -> Result<()> {
 
 #[tokio::test(start_paused = true)]
 async fn a_parked_claim_was_never_sent() -> Result<()> {
-    // The one look at the store comes just before the claim's time is up.
+    // The only read of the store comes just before the claim's deadline.
     let poll = Duration::from_millis(18_900);
     let options = Options { deadline: Duration::from_secs(3), poll_min: poll, poll_max: poll, ..inline() };
     let (puppet, file) = puppet(options).await?;
@@ -167,7 +167,7 @@ async fn a_parked_claim_was_never_sent() -> Result<()> {
     let taken = file.claim(1).await?.remove(0);
     let waiting = tokio::spawn(file.claim(1).wait(Duration::from_millis(19_901)).into_future());
     pass(Duration::from_secs(1)).await;
-    // The commit of another op takes the claim along, which finds nothing.
+    // The commit of another op includes the claim, which finds nothing.
     file.ack(taken.held()).await?;
     pass(Duration::from_secs(10)).await;
     puppet.every_get(OnGet::Hang);

@@ -1,10 +1,10 @@
-//! What an enqueue promises.
+//! The promises of an enqueue.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bucketq::{Backoff, Dedup, DedupScope, Payload, Result, State, When};
-use bucketq_tests::given::opened;
+use bucketq::{Backoff, Code, Dedup, DedupScope, Payload, Result, State, When};
+use bucketq_tests::given::{opened, refused};
 use bucketq_tests::ground::Ground;
 
 const HOUR_MS: i64 = 3_600_000;
@@ -110,7 +110,11 @@ async fn the_same_id_twice_is_one_job(ground: &Ground) -> Result<()> {
     let q = file.queue("q")?;
     let job = q.new_job(Payload::text("x"))?;
     let first = q.enqueue_job(job.clone()).await?;
-    assert_eq!(q.enqueue_job(job).await?, first);
+    let again = q.enqueue_job(job.clone()).await?;
+    assert_eq!((again.id, again.existing, again.commit_seq), (first.id, true, first.commit_seq));
+    assert!(!first.existing);
+    let other = bucketq::New { payload: Payload::text("y"), ..job };
+    assert_eq!(refused(q.enqueue_job(other).await).code(), Code::IdTaken);
     assert_eq!(q.claim(9).await?.len(), 1);
     file.close().await
 }
@@ -133,7 +137,7 @@ async fn a_dedup_key_answers_with_the_first_job_while_it_is_unfinished(ground: &
     file.ack(held[0].held()).await?;
     let third = q.enqueue_job(keyed()?).await?;
     assert!(!third.deduplicated && third.id != first.id);
-    // Another queue has keys of its own.
+    // Another queue has separate keys.
     assert!(!file.queue("other")?.enqueue_job(keyed()?).await?.deduplicated);
     file.close().await
 }
@@ -166,7 +170,7 @@ async fn jobs_of_one_group_run_one_at_a_time_in_order(ground: &Ground) -> Result
     let first = q.claim(9).await?;
     assert_eq!(first.iter().map(|t| &t.payload.bytes[..]).collect::<Vec<_>>(), [b"a1", b"b1"]);
     file.nack(first[0].held(), Some(Duration::ZERO), None).await?;
-    // The first one still is in front of its group.
+    // The first one is still at the front of its group.
     let again = q.claim(9).await?;
     assert_eq!(again[0].payload.bytes, "a1");
     let mut held = again[0].held();

@@ -1,8 +1,8 @@
-//! What a holder does with its job, and what it gets back.
+//! How a worker finishes its job, and what each call returns.
 
 use std::time::Duration;
 
-use bucketq::{Code, Kind, Payload, QueueFile, Result, State, Taken};
+use bucketq::{ClaimedJob, Code, Kind, Payload, QueueFile, Result, State};
 use bucketq_tests::clock::now;
 use bucketq_tests::given::{opened, refused};
 use bucketq_tests::ground::Ground;
@@ -17,20 +17,20 @@ bucketq_tests::on_every_store! {
     a_finished_job_has_no_holder
 }
 
-async fn one(file: &QueueFile) -> Result<Taken> {
+async fn one(file: &QueueFile) -> Result<ClaimedJob> {
     let q = file.queue("q")?;
     q.enqueue(Payload::text("x")).await?;
     Ok(q.claim(1).await?.remove(0))
 }
 
-async fn job(file: &QueueFile, taken: &Taken) -> Result<bucketq::Job> {
+async fn job(file: &QueueFile, taken: &ClaimedJob) -> Result<bucketq::Job> {
     Ok(file.get(taken.job.id).await?.expect("there").job)
 }
 
 async fn an_ack_keeps_its_result(ground: &Ground) -> Result<()> {
     let file = opened(ground.store()).await?;
     let taken = one(&file).await?;
-    // Larger than what a row holds.
+    // Larger than a row can hold.
     let result = Payload::text("r".repeat(5_000));
     file.ack_with(taken.held(), result.clone()).await?;
     let detail = file.get(taken.job.id).await?.expect("there");

@@ -1,4 +1,4 @@
-//! Handles: one writer a process and queue file, closing, dropping.
+//! Handles: one writer for each process and queue file, closing, dropping.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn openings_of_one_url_share_a_writer() -> Result<()> {
     assert_eq!(a.metrics()?, b.metrics()?);
     assert_eq!(b.metrics()?.conflicts, 0);
     a.close().await?;
-    // The other one goes on.
+    // The other one continues.
     b.queue("q")?.enqueue(Payload::text("y")).await?;
     b.close().await?;
     let c = QueueFile::open(path, Options::default()).await?;
@@ -40,7 +40,7 @@ async fn one_directory_written_in_several_ways_has_one_writer() -> Result<()> {
     let up = "../".repeat(here.components().count() - 1);
     let relative = format!("{up}{}", dir.path().strip_prefix("/").expect("it is absolute").display());
     let url = |part: &str| format!("{relative}/{part}/jobs");
-    // The first one makes the directory.
+    // The first one creates the directory.
     let mut files = vec![QueueFile::open(&format!("{}/jobs", real.display()), Options::default()).await?];
     files[0].queue("q")?.enqueue(Payload::text("x")).await?;
     for url in [url("real"), url("link"), url("link/."), url("real/../link")] {
@@ -160,7 +160,7 @@ async fn a_dropped_handle_leaves_its_claims_waiting_and_the_last_one_ends_the_wr
     other.queue("q")?.enqueue(Payload::text("x")).await?;
     assert_eq!(waiting.await.expect("no panic")?.len(), 1);
     other.close().await?;
-    // Nobody is left: nothing asks the store any more.
+    // No handle is left: nothing reads the store any more.
     pass(Duration::from_secs(1)).await;
     let before = puppet.requests();
     pass(Duration::from_hours(1)).await;

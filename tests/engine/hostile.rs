@@ -1,14 +1,15 @@
-//! A bucket whose database is hostile, under right hashes: what its schema holds does not run, and what its pages hold
-//! is answered or refused.
+//! A bucket whose database is hostile, with right hashes: nothing in its schema runs, and reads of its pages return a
+//! result or an error.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use bucketq::head::{BaseRef, Head};
-use bucketq::pages::Pages;
+use bucketq::internals::head::{BaseRef, Head};
+use bucketq::internals::pages::Pages;
+use bucketq::internals::wire::hash;
+use bucketq::internals::{base, keys};
 use bucketq::store::{Memory, Store};
-use bucketq::wire::hash;
-use bucketq::{Error, Filter, Kind, Payload, QueueFile, Result, State, base, keys};
+use bucketq::{Error, Filter, Kind, Payload, QueueFile, Result, State};
 use bucketq_tests::clock::TestClock;
 use bucketq_tests::given::{HEAD, NAME, inline, object, refused};
 use rusqlite::Connection;
@@ -39,7 +40,7 @@ async fn open(store: &Arc<dyn Store>) -> Result<QueueFile> {
     QueueFile::open_with(Arc::clone(store), NAME, inline(), TestClock::start().env()).await
 }
 
-/// A bucket that says that this image is the database at the commit of `head`, and every hash is right.
+/// A bucket with this image as the database at the commit of `head`; every hash is right.
 async fn bucket_of(image: &[u8], head: &Head) -> Result<Arc<dyn Store>> {
     let pages = Pages::from_image(image)?;
     let bytes = base::encode(&pages.image())?;
@@ -64,7 +65,7 @@ async fn bucket_of(image: &[u8], head: &Head) -> Result<Arc<dyn Store>> {
     Ok(store)
 }
 
-/// The image after somebody changed it with SQL.
+/// The image after a change with SQL.
 fn by_hand(dir: &Path, image: &[u8], sql: &str) -> Vec<u8> {
     let path = dir.join("changed.sqlite");
     std::fs::write(&path, image).expect("room for it");
@@ -130,7 +131,7 @@ async fn flipped_bytes_of_a_database_under_right_hashes_are_answered_or_refused(
     for _ in 0..150 {
         let mut changed = image.clone();
         for _ in 0..=below(40) {
-            // The beginning of a page says where everything on it is: most of the harm is done there.
+            // The beginning of a page locates everything on it: most of the harm is done there.
             let page = below(changed.len() / 4096) * 4096;
             let at = page + if below(2) == 0 { below(64) } else { below(4096) };
             changed[at] = below(256) as u8;
@@ -138,7 +139,7 @@ async fn flipped_bytes_of_a_database_under_right_hashes_are_answered_or_refused(
         let store = bucket_of(&changed, &head).await?;
         match work(&store).await {
             Ok(()) => answered += 1,
-            // What is wrong with a single job may also show as a job that is not there, or in another state.
+            // Damage to a single job may also show as a missing job, or one in another state.
             Err(error) => {
                 let kind = error.kind();
                 assert!(matches!(kind, Kind::Corrupt | Kind::NotFound | Kind::LeaseLost), "{error:?}");
@@ -150,7 +151,7 @@ async fn flipped_bytes_of_a_database_under_right_hashes_are_answered_or_refused(
     Ok(())
 }
 
-/// A bit of everything.
+/// A few calls of every kind.
 async fn work(store: &Arc<dyn Store>) -> Result<()> {
     let file = open(store).await?;
     file.queues(None).await?;

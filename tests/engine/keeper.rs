@@ -1,17 +1,18 @@
-//! Kept jobs: extended while they are held, known to be lost, handed back when nobody worked on them.
+//! Jobs whose leases the keeper renews: extended while they are held, reported when lost, handed back when not started.
 
 use std::time::Duration;
 
-use bucketq::{Code, Happened, Keeper, Kept, Loss, Payload, QueueFile, Result};
-use bucketq_tests::clock::pass;
+use bucketq::op::{Claim, Op, Outcome};
+use bucketq::{Code, Happened, Held, Keeper, LeaseGuard, Loss, Payload, QueueFile, Queues, Result, Token};
+use bucketq_tests::clock::{now, pass};
 use bucketq_tests::given::{inline, puppet, refused};
-use bucketq_tests::puppet::{OnPut, Puppet};
+use bucketq_tests::puppet::{OnGet, OnPut, Puppet};
 use tokio::sync::mpsc;
 
 const LEASE: Duration = Duration::from_secs(12);
 
-/// A queue file with this many jobs, all claimed and kept.
-async fn kept(jobs: u32) -> Result<(Puppet, QueueFile, Keeper, Vec<Kept>)> {
+/// A queue file with this many jobs, all claimed and renewed by the keeper.
+async fn kept(jobs: u32) -> Result<(Puppet, QueueFile, Keeper, Vec<LeaseGuard>)> {
     let (puppet, file) = puppet(inline()).await?;
     let q = file.queue("q")?;
     for _ in 0..jobs {
@@ -24,7 +25,7 @@ async fn kept(jobs: u32) -> Result<(Puppet, QueueFile, Keeper, Vec<Kept>)> {
     Ok((puppet, file, keeper, kept))
 }
 
-/// The attempt number of a job that can be claimed now; none when there is none.
+/// The attempt number of a job that can be claimed now; `None` if there is none.
 async fn attempt(file: &QueueFile) -> Result<Option<u32>> {
     Ok(file.claim(1).lease(LEASE).await?.first().map(|t| t.job.attempt))
 }
@@ -62,7 +63,7 @@ async fn many_kept_jobs_are_extended_in_one_commit_each_third_of_the_lease() -> 
 async fn a_keeper_without_jobs_asks_nothing() -> Result<()> {
     let (puppet, file, _keeper, kept) = kept(3).await?;
     file.atomic(kept.iter().map(|k| bucketq::Op::Ack { held: k.held(), result: None }).collect()).await?;
-    kept.iter().for_each(Kept::end);
+    kept.iter().for_each(LeaseGuard::end);
     pass(Duration::from_secs(1)).await;
     let before = puppet.requests();
     pass(Duration::from_hours(1)).await;
@@ -170,8 +171,8 @@ async fn the_task_ends_with_what_it_keeps() -> Result<()> {
     file.close().await
 }
 
-/// Losses of these jobs as they are told.
-fn losses(kept: &[Kept]) -> mpsc::UnboundedReceiver<(usize, Loss)> {
+/// Losses of these jobs as the keeper reports them.
+fn losses(kept: &[LeaseGuard]) -> mpsc::UnboundedReceiver<(usize, Loss)> {
     let (tx, rx) = mpsc::unbounded_channel();
     for (i, one) in kept.iter().enumerate() {
         let tx = tx.clone();
@@ -222,7 +223,7 @@ async fn who_holds_a_job_that_was_taken_away_is_told_by_the_extend_or_by_what_is
     pass(LEASE / 2).await;
     assert_eq!(lost.try_recv().ok(), Some((0, Loss::Taken)));
     assert_eq!(lost.try_recv().ok(), None, "an ended job is not lost");
-    // Late, it is told at once.
+    // A late listener gets it at once.
     assert_eq!(losses(&kept[..1]).try_recv().ok(), Some((0, Loss::Taken)));
     file.close().await
 }
@@ -257,5 +258,112 @@ async fn a_job_that_is_only_watched_is_told_lost_at_its_end_and_an_extended_one_
     pass(Duration::from_millis(11)).await;
     assert_eq!(lost.try_recv().ok(), Some((0, Loss::RanOut)));
     assert!(watched[0].is_lost());
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extend_by_hand_is_not_shortened_by_one_of_the_keeper_that_lands_after_it() -> Result<()> {
+    let (puppet, file, _keeper, kept) = kept(1).await?;
+    kept[0].work();
+    puppet.hold();
+    let behind = async {
+        puppet.until_held(1).await;
+        // The keeper sends its own extend, which waits behind the manual one.
+        pass(LEASE / 2).await;
+        puppet.let_go();
+    };
+    let (by_hand, ()) = tokio::join!(kept[0].extend(&file, LEASE * 50), behind);
+    by_hand?;
+    pass(Duration::from_secs(1)).await;
+    assert!(kept[0].remaining() > LEASE * 48);
+    pass(LEASE * 2).await;
+    assert_eq!(attempt(&file).await?, None, "its holder believes in {:?}", kept[0].remaining());
+    assert!(!kept[0].is_lost());
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_extend_by_hand_counts_and_the_lease_is_kept_with_that_length() -> Result<()> {
+    let (_, file, _keeper, kept) = kept(1).await?;
+    kept[0].work();
+    kept[0].extend(&file, LEASE / 4).await?;
+    assert!(kept[0].remaining() <= LEASE / 4);
+    for _ in 0..10 {
+        pass(LEASE / 3).await;
+        assert!(!kept[0].is_lost());
+        assert_eq!(attempt(&file).await?, None);
+    }
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_extend_by_hand_counts_from_when_it_was_sent_if_its_outcome_is_unknown() -> Result<()> {
+    let (puppet, file, keeper, _) = kept(0).await?;
+    file.queue("q")?.enqueue(Payload::text("x")).await?;
+    let taken = file.claim(1).lease(LEASE * 100).await?;
+    let kept = keeper.keep(&taken[0], LEASE * 100);
+    kept.work();
+    puppet.every_put(OnPut::Swallow);
+    puppet.every_get(OnGet::Hang);
+    assert_eq!(refused(kept.extend(&file, LEASE).await).code(), Code::OutcomeUnknown);
+    assert!(kept.is_lost(), "it may have landed, and then its holder has nothing left");
+    puppet.every_put(OnPut::Refuse(Code::Unreachable));
+    puppet.every_get(OnGet::Fail(Code::Unreachable));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_without_end_is_extended_by_hand_and_stays_without_end() -> Result<()> {
+    let (_, file, keeper, _) = kept(0).await?;
+    file.queue("q")?.enqueue(Payload::text("x")).await?;
+    let taken = file.claim(1).without_end().await?;
+    let kept = [keeper.keep(&taken[0], LEASE)];
+    kept[0].work();
+    let mut lost = losses(&kept);
+    kept[0].extend(&file, LEASE).await?;
+    pass(LEASE * 10).await;
+    assert!(!kept[0].is_lost());
+    assert!(kept[0].remaining() > LEASE * 1_000);
+    assert_eq!(lost.try_recv().ok(), None);
+    assert!(file.extend(taken[0].held(), LEASE).await? > now() + LEASE * 1_000);
+    assert_eq!(attempt(&file).await?, None);
+    file.ack(taken[0].held()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_of_a_claim_sent_again_are_held_from_their_claim_on() -> Result<()> {
+    let (_, file) = puppet(inline()).await?;
+    file.queue("q")?.enqueue(Payload::text("x")).await?;
+    let claim = |again| {
+        Op::Claim(Claim {
+            queues: Queues::Any,
+            max: 1,
+            lease_ms: Some(12_000),
+            worker: "raw".into(),
+            token: Token([7; 16]),
+            again,
+        })
+    };
+    let sent = now();
+    let first = file.call(claim(false)).await?;
+    pass(Duration::from_secs(8)).await;
+    let again = file.call(claim(true)).await?;
+    let (Outcome::Claimed(jobs), Outcome::Claimed(same)) = (&first.outcome, &again.outcome) else {
+        panic!("claims claim")
+    };
+    assert_eq!(jobs[0].lease, same[0].lease);
+    assert!(first.began - sent <= Duration::from_millis(10));
+    assert!(again.began - sent <= Duration::from_millis(10), "{:?} later", again.began - sent);
+    file.extend(Held { id: jobs[0].job.id, token: Token([7; 16]) }, LEASE).await?;
+    pass(Duration::from_secs(10)).await;
+    let again = file.call(claim(true)).await?;
+    let Outcome::Claimed(same) = &again.outcome else { panic!("claims claim") };
+    let lasts = same[0].lease.expires_ms - same[0].job.claimed_ms.expect("it was claimed");
+    let ends = again.began + Duration::from_millis(lasts.unsigned_abs());
+    assert!(
+        (ends - sent).as_millis().abs_diff(20_000) <= 10,
+        "the extended lease ends at 20 s: {:?}",
+        ends - sent
+    );
     file.close().await
 }

@@ -1,10 +1,17 @@
-//! The public handles: what users rely on, on every store and under faults.
+//! The public handles: the promises to users, on every store and under faults.
 
+mod asleep;
 mod basics;
+mod bounded;
 mod claims;
+mod clocks;
 mod commits;
+mod compound;
 mod damage;
 mod deadlines;
+// The patches of the mutants give these functions the options too.
+#[cfg(not(feature = "mutants"))]
+mod deciding;
 mod enqueues;
 mod faults;
 mod finished;
@@ -13,7 +20,9 @@ mod handles;
 mod hostile;
 mod keeper;
 mod managing;
+mod payloads;
 mod processes;
+mod proven;
 mod quiet;
 mod reads;
 mod refusals;

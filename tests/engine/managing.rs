@@ -1,4 +1,4 @@
-//! What people do to jobs and queues from outside: cancel, requeue, purge, pause, resume, and several ops as one.
+//! Changes to jobs and queues from outside: cancel, requeue, purge, pause, resume, and several ops as one.
 
 use bucketq::op::{Op, Outcome};
 use bucketq::{Code, Held, JobId, Kind, Payload, QueueFile, Result, State, Token};
@@ -61,7 +61,7 @@ async fn a_requeue_is_a_fresh_life_at_the_end_of_the_line(ground: &Ground) -> Re
     let order: Vec<_> = file.claim(9).await?.iter().map(|t| t.job.id).collect();
     assert_eq!(order, [behind, id]);
     assert_eq!(refused(file.ack(taken.held()).await).code(), Code::LeaseLost, "that was another life");
-    // A requeue that names its life is harmless when repeated.
+    // A requeue that names its run is harmless when repeated.
     assert_eq!(file.call(Op::Requeue { id, run: Some(0) }).await?.outcome, Outcome::Requeued { run: 1 });
     file.close().await
 }

@@ -12,7 +12,7 @@ const NAME: &str = "BUCKETQ_TEST_CHILD_NAME";
 const FULL: &str = "BUCKETQ_TEST_CHILD_FULL";
 const JOBS: usize = 25;
 
-/// One process: it enqueues, claims and acks, and says line by line what was acknowledged.
+/// One process: it enqueues, claims and acks, and prints each acknowledgement.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn as_a_child_it_works() -> Result<()> {
     let (Ok(dir), Ok(name)) = (std::env::var(DIR), std::env::var(NAME)) else { return Ok(()) };
@@ -40,7 +40,7 @@ fn child(dir: &Path, name: &str) -> Child {
         .expect("this test can start itself")
 }
 
-/// What a line tells, wherever the test harness puts its own words.
+/// The content of a line, wherever the test harness puts its own text.
 fn told(line: &str, what: &str) -> Option<String> {
     line.split_once(what).map(|(_, name)| name.trim().to_owned())
 }
@@ -84,7 +84,7 @@ async fn processes_lose_and_double_nothing() -> Result<()> {
     Ok(())
 }
 
-/// One process: it enqueues ever more until it is refused, and then acks what it has.
+/// One process: it enqueues until a job is refused, and then acks what it has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn as_a_child_without_room_it_works() -> Result<()> {
     let Ok(dir) = std::env::var(FULL) else { return Ok(()) };
@@ -103,12 +103,12 @@ async fn as_a_child_without_room_it_works() -> Result<()> {
             }
         }
     }
-    // Reads go on; the job that was refused is not there.
+    // Reads continue; the refused job is not there.
     println!("there {}", file.list(bucketq::Filter::default(), None, 1_000).await?.jobs.len());
     file.close().await
 }
 
-/// No file may become larger than the limit: what a full disk is to a program, and needs no disk to be filled.
+/// No file may become larger than the limit. For a program this is like a full disk, and it needs no disk to be filled.
 #[cfg(unix)]
 #[tokio::test]
 async fn a_disk_without_room_refuses_what_does_not_fit_and_keeps_the_rest() -> Result<()> {
@@ -126,7 +126,10 @@ async fn a_disk_without_room_refuses_what_does_not_fit_and_keeps_the_rest() -> R
     let refused: Vec<String> = text.lines().filter_map(|l| told(l, "refused ")).collect();
     assert!(enqueued > 0, "{text}");
     assert!(
-        refused.len() == 1 && refused[0].starts_with("unreachable: ") && refused[0].contains("cannot write"),
+        refused.len() == 1
+            && refused[0].starts_with("disk_full: ")
+            && refused[0].contains("cannot write")
+            && refused[0].contains("make room on this disk"),
         "{text}"
     );
     assert!(text.contains(&format!("there {enqueued}\n")), "{text}");
@@ -156,7 +159,7 @@ async fn a_process_killed_at_work_loses_nothing_it_acknowledged() -> Result<()> 
     while note(&lines.next().expect("it is at work").expect("a line is text")) < JOBS / 2 {}
     victim.kill().expect("it can be killed");
     victim.wait().expect("it ends");
-    // What it had said before it died counts too.
+    // Lines that it wrote before it died count too.
     lines.map_while(std::result::Result::ok).for_each(|line| {
         note(&line);
     });

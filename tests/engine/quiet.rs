@@ -1,4 +1,4 @@
-//! What logs, traces and errors say: never what jobs carry.
+//! Logs, traces and errors never contain the contents of jobs.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! What people ask a queue file, and how fresh the answers are.
+//! Queries of a queue file, and how fresh their results are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -155,7 +155,7 @@ async fn readers_that_ask_together_share_one_get_and_a_max_age_spares_it() -> Re
 async fn a_read_shares_no_get_that_was_sent_before_it_came() -> Result<()> {
     let (puppet, file) = puppet(inline()).await?;
     let other = on_puppet(&puppet, inline()).await?;
-    // The first reader's get is carried out at once and answered late; meanwhile somebody enqueues.
+    // The store carries out the first reader's get at once and replies late; meanwhile a job is enqueued.
     puppet.takes(Duration::from_secs(2));
     let early = tokio::spawn({
         let file = file.clone();
@@ -170,7 +170,7 @@ async fn a_read_shares_no_get_that_was_sent_before_it_came() -> Result<()> {
     other.close().await
 }
 
-/// A look issued at the very moment a reader arrives may have been answered before it.
+/// A read sent at the very moment a reader arrives may show the state before it.
 #[tokio::test(start_paused = true)]
 async fn a_reader_shares_no_look_issued_before_it_arrived_nor_at_that_moment() -> Result<()> {
     let (puppet, file) = puppet(inline()).await?;

@@ -1,4 +1,4 @@
-//! Calls that make no sense are Invalid and write nothing; a full file takes no more jobs and can still be emptied.
+//! Calls with invalid arguments fail with Invalid and write nothing; a full file takes no more jobs and can be emptied.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn given(options: Options) -> Result<Given> {
 }
 
 impl Given {
-    /// Each of these ops is Invalid with this code, and neither a request nor a byte tells of it.
+    /// Each of these ops fails with this code, and causes no request and no byte.
     async fn refuses(&self, code: Code, ops: Vec<Op>) -> Result<()> {
         let (before, requests) = (objects(self.puppet.beneath()).await?, self.puppet.requests());
         let metrics = self.file.metrics()?;
@@ -101,7 +101,7 @@ async fn negative_and_endless_durations_are_refused() -> Result<()> {
         })?);
         ops.push(claim(|c| c.lease_ms = Some(ms)));
         ops.push(Op::Nack { held: g.held, delay_ms: Some(ms), error: None });
-        ops.push(Op::Extend { held: g.held, lease_ms: ms });
+        ops.push(Op::Extend { held: g.held, lease_ms: ms, at_least: false });
     }
     ops.push(claim(|c| c.lease_ms = Some(0)));
     ops.push(g.enqueue(|j| j.dedup = Some(Dedup { key: "k".into(), scope: DedupScope::Window(0) }))?);
@@ -169,8 +169,8 @@ async fn a_lease_of_twice_the_skew_or_less_is_refused() -> Result<()> {
     let short = vec![
         claim(|c| c.lease_ms = Some(10_000)),
         claim(|c| c.lease_ms = Some(1)),
-        Op::Extend { held: g.held, lease_ms: 10_000 },
-        Op::Atomic(vec![Op::Extend { held: g.held, lease_ms: 10_000 }]),
+        Op::Extend { held: g.held, lease_ms: 10_000, at_least: false },
+        Op::Atomic(vec![Op::Extend { held: g.held, lease_ms: 10_000, at_least: false }]),
         Op::Configure { queue: "q".into(), changes: Box::new(lease(Some(10_000))) },
     ];
     g.refuses(Code::Argument, short).await?;
@@ -217,7 +217,7 @@ async fn a_file_at_its_limit_is_full_and_can_be_worked_off() -> Result<()> {
 
     let taken = q.claim(1_000).await?;
     assert_eq!(taken.len(), stored);
-    // What does not fit fails alone: the job stays in the hands of its holder.
+    // An op that does not fit fails alone: its worker still holds the job.
     let error = refused(file.ack_with(taken[0].held(), Payload::bytes(vec![1; 250 * 1024])).await);
     assert_eq!(error.code(), Code::FileFull);
     for t in &taken {

@@ -1,13 +1,14 @@
-//! HEAD deleted, rolled back or made anew under a running process (P21, P22).
+//! HEAD deleted, rolled back or created again under a running process (P21, P22).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bucketq::head::Head;
+use bucketq::internals::head::Head;
 use bucketq::store::{Memory, Store};
-use bucketq::{Code, Error, Kind, Payload, QueueFile, Result};
-use bucketq_tests::clock::{TestClock, pass};
-use bucketq_tests::given::{HEAD, NAME, inline, object, objects, refused};
+use bucketq::{Code, Error, Kind, Options, Payload, QueueFile, Result};
+use bucketq_tests::clock::{TestClock, now, pass};
+use bucketq_tests::given::{HEAD, NAME, inline, object, objects, on_puppet, puppet, refused};
+use bucketq_tests::puppet::{OnGet, OnPut};
 
 async fn open(store: &Arc<dyn Store>) -> Result<QueueFile> {
     QueueFile::open_with(Arc::clone(store), NAME, inline(), TestClock::start().env()).await
@@ -45,7 +46,7 @@ async fn halted(store: &Arc<dyn Store>, file: &QueueFile, code: Code) -> Result<
     Ok(())
 }
 
-/// The op that met it was sent, and nobody can tell whether it was applied before (P7).
+/// The op that met it was sent, and nothing shows whether it was applied before (P7).
 fn met(error: &Error, code: Code) {
     assert_eq!(error.kind(), Kind::Unknown, "{error}");
     assert!(format!("{error:?}").contains(code.as_str()), "the cause is told: {error:?}");
@@ -65,6 +66,48 @@ async fn a_deleted_head_stops_the_process_and_is_not_made_again() -> Result<()> 
     met(&refused(file.queue("q")?.enqueue(Payload::text("x")).await), Code::HeadMissing);
     halted(&store, &file, Code::HeadMissing).await?;
     assert!(objects(&store).await?.is_empty());
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_wrong_404_for_head_passes_like_any_other_bad_answer() -> Result<()> {
+    let (puppet, file) = puppet(inline()).await?;
+    let q = file.queue("q")?;
+    q.enqueue(Payload::text("first")).await?;
+    pass(Duration::from_millis(1)).await;
+    puppet.next_gets([OnGet::Absent]);
+    assert_eq!(file.queues(None).await?.len(), 1, "a reader looks again");
+    puppet.next_puts([OnPut::LoseAnswer]);
+    puppet.next_gets([OnGet::Absent, OnGet::Fail(Code::Unreachable), OnGet::Absent]);
+    q.enqueue(Payload::text("second")).await?;
+    assert_eq!(file.claim(9).await?.len(), 2, "settling looks again");
+    // At the next opening too, once a process has read HEAD.
+    file.close().await?;
+    puppet.next_gets([OnGet::Pass, OnGet::Absent]);
+    let again = on_puppet(&puppet, inline()).await?;
+    again.settle().await?;
+    again.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_is_gone_is_looked_for_more_than_once_over_some_time() -> Result<()> {
+    let (puppet, file) = puppet(inline()).await?;
+    puppet.beneath().delete(HEAD).await?;
+    pass(Duration::from_millis(1)).await;
+    let (before, gets) = (now(), puppet.requests().gets);
+    assert_eq!(refused(file.stats(None).await).code(), Code::HeadMissing);
+    assert!(puppet.requests().gets - gets >= 4, "{:?}", puppet.requests());
+    assert!(now() - before >= Duration::from_secs(1), "{:?}", now() - before);
+    file.close().await?;
+
+    // A caller with less time learns that nothing was changed, and nothing halts.
+    let options = Options { deadline: Duration::from_millis(600), ..inline() };
+    let (puppet, file) = self::puppet(options).await?;
+    puppet.every_get(OnGet::Absent);
+    pass(Duration::from_millis(1)).await;
+    assert_eq!(refused(file.stats(None).await).kind(), Kind::Unavailable);
+    puppet.every_get(OnGet::Pass);
+    file.queue("q")?.enqueue(Payload::text("x")).await?;
     file.close().await
 }
 
@@ -144,7 +187,7 @@ async fn a_file_made_anew_is_another_file() -> Result<()> {
     Ok(())
 }
 
-/// The same chain under another identity: only the ids tell.
+/// The same chain under another identity: only the ids differ.
 #[tokio::test(start_paused = true)]
 async fn a_head_of_another_file_or_lineage_is_noticed_by_its_ids_alone() -> Result<()> {
     let changes: [fn(&mut Head); 2] = [|h| h.file_id[0] ^= 1, |h| h.lineage_id[0] ^= 1];
@@ -171,7 +214,7 @@ async fn a_missing_head_with_bases_left_is_no_invitation_to_make_one() -> Result
     assert_eq!((error.kind(), error.code()), (Kind::Corrupt, Code::HeadMissing), "{error}");
     assert!(error.message().contains("jobs.base-0011aabb"), "{error}");
     assert_eq!(objects(&store).await?, before);
-    // Bases of another name are nobody's business.
+    // Bases of another name are ignored.
     store.delete("jobs.base-0011aabb-0000000000000005-0123456789abcdef").await?;
     store.put_new("jobs2.base-0011aabb-0000000000000005-0123456789abcdef", vec![1].into()).await?;
     open(&store).await?.close().await
@@ -182,7 +225,7 @@ async fn a_head_that_vanishes_while_it_is_being_opened_is_not_made_again() -> Re
     let (store, file) = given(1).await?;
     file.close().await?;
     let Some(whole) = object(&store, HEAD).await? else { panic!("the file is there") };
-    // It reads as damaged at first, which may pass.
+    // It reads as damaged at first, which may be temporary.
     store.put_new(HEAD, whole.slice(..whole.len() / 2)).await?;
     let opening = tokio::spawn({
         let store = Arc::clone(&store);

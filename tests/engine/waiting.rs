@@ -1,4 +1,4 @@
-//! What idle and waiting handles cost, and when a waiting claim wakes.
+//! The cost of idle and waiting handles, and when a waiting claim wakes.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Events after the commits that made them true, and the numbers for a scraper.
+//! Events come after the commits they report, and the metrics for a scraper.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,7 +11,7 @@ use bucketq_tests::clock::pass;
 use bucketq_tests::given::{inline, on_puppet, puppet};
 use bucketq_tests::puppet::OnPut;
 
-/// Names of what has happened so far, without commits.
+/// Names of the events so far, without commits.
 fn names(events: &mut Events) -> Vec<&'static str> {
     all(events).into_iter().map(|e| e.what.name()).filter(|n| *n != "committed").collect()
 }

@@ -1,4 +1,4 @@
-//! The fit model against fit-calculator/cases.json, which was worked out apart from it.
+//! The fit model against fit-calculator/cases.json, which was computed independently.
 
 mod engine;
 mod workload;
@@ -23,7 +23,7 @@ fn inputs(given: &Value) -> Inputs {
     serde_json::from_value(given.clone()).expect("inputs of the model")
 }
 
-/// Where `got` is not `want`: numbers to nine digits, all else exactly. null stands for a number without end.
+/// The differences of `got` from `want`: numbers to nine digits, all else exactly. null means an infinite number.
 fn differences(want: &Value, got: &Value, path: &str, found: &mut Vec<String>) {
     if let (Value::Object(want), Value::Object(got)) = (want, got) {
         let mut keys: Vec<_> = want.keys().chain(got.keys()).collect();

@@ -1,4 +1,4 @@
-//! What a queue file tells of its own workload is what happened to it.
+//! The workload that a queue file reports is the one it had.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ async fn a_steady_workload_is_told_as_it_was() -> Result<()> {
 #[tokio::test(start_paused = true)]
 async fn deleted_jobs_do_not_make_arrivals_look_rare() -> Result<()> {
     let file = open().await?;
-    // Long ago: one job whose finish is all that is kept of it, or not even that.
+    // Long ago: one job of which only the finish is kept, or not even that.
     steady(&file, 1).await?;
     pass(Duration::from_hours(100)).await;
     steady(&file, 1_200).await?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use bucketq::archive::{COLUMNS, Kind, VERSION, decode, encode};
+use bucketq::internals::archive::{COLUMNS, ColumnKind, VERSION, decode, encode};
 use bucketq::job::{JobId, State};
 use bucketq::life::Life;
 use bucketq::policy::Changes;
@@ -14,7 +14,7 @@ use crate::fixture::{here, refused};
 
 const FILE: [u8; 16] = [0xab; 16];
 
-/// A life with a value of its own in each column, and one with as few as there can be.
+/// A run with a different value in each column, and one with as few values as possible.
 fn lives() -> Vec<Life> {
     let full = Life {
         finish_seq: (9 << 24) + 4,
@@ -87,7 +87,7 @@ fn what_is_no_archive_object_is_refused() -> Result<()> {
     let text = String::from_utf8_lossy(&bytes).into_owned();
     assert!(text.contains("bucketq.archive"), "its version is told");
     let at = bytes.windows(15).position(|w| w == b"bucketq.archive").expect("it is there");
-    // The value follows its key: a field header, a length, the digit.
+    // The value comes after its key: a field header, a length, the digit.
     let digit = (at + 15..bytes.len()).find(|i| bytes[*i] == b'1').expect("its version");
     let mut newer = bytes;
     newer[digit] = b'9';
@@ -132,13 +132,13 @@ fn the_documentation_has_every_column() {
     assert_eq!(told, columns);
 }
 
-/// What pyarrow calls our types.
-fn arrow(kind: Kind) -> &'static str {
+/// The name of each of our types in pyarrow.
+fn arrow(kind: ColumnKind) -> &'static str {
     match kind {
-        Kind::Int => "int64",
-        Kind::Time => "timestamp[ms, tz=UTC]",
-        Kind::Text => "string",
-        Kind::Bytes => "binary",
+        ColumnKind::Int => "int64",
+        ColumnKind::Time => "timestamp[ms, tz=UTC]",
+        ColumnKind::Text => "string",
+        ColumnKind::Bytes => "binary",
     }
 }
 
@@ -172,8 +172,8 @@ fn base64(bytes: &[u8]) -> String {
     out
 }
 
-/// A Python that has pyarrow: that of the environment, or of the repository's own. Without one the test says so; with
-/// `BUCKETQ_REQUIRE_SERVERS=1`, as in CI, it fails.
+/// Returns a Python that has pyarrow: from the environment, or the repository's own. Without one the test prints a
+/// message; with `BUCKETQ_REQUIRE_SERVERS=1`, as in CI, it fails.
 fn python() -> Option<PathBuf> {
     let own = here("../../.venv/bin/python");
     let candidates = std::env::var_os("PYTHON").map(PathBuf::from).into_iter().chain([own, "python3".into()]);

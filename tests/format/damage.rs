@@ -1,8 +1,9 @@
 //! Damaged objects are refused, whatever the damage, and never make the reader panic.
 
-use bucketq::head::{BaseRef, Head, SegmentRef};
-use bucketq::wire::hash;
-use bucketq::{Result, base, segment};
+use bucketq::Result;
+use bucketq::internals::head::{BaseRef, Head, SegmentRef};
+use bucketq::internals::wire::hash;
+use bucketq::internals::{base, segment};
 
 use crate::fixture::{self, MAX_PAGES, by_hand, refused, reseal};
 
@@ -42,8 +43,8 @@ async fn a_segment_cut_off_or_with_any_bit_flipped_is_refused() -> Result<()> {
     let r = SegmentRef { from: 1, to: 3, rand: [0; 8], codec: 0, len: good.len() as u32, hash: hash(&good) };
     assert_eq!(segment::decode(key, &good, &r, &head.file_id, &head.lineage_id)?, log);
     damaged(&good, |bytes, how| {
-        // With HEAD's own word for length and hash, and with a HEAD that vouches for what is there: only the hash at
-        // the end is left to notice it then.
+        // With the length and hash in HEAD, and with a HEAD that has the hash of the damaged bytes: then only the hash
+        // at the end can show it.
         drop(refused(segment::decode(key, bytes, &r, &head.file_id, &head.lineage_id), how));
         if how == "flipped" {
             let vouched = SegmentRef { len: bytes.len() as u32, hash: hash(bytes), ..r };
@@ -64,7 +65,7 @@ async fn a_base_cut_off_or_with_any_bit_flipped_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// A flipped bit under a right hash is another HEAD, perhaps a sound one; it must only never bring the reader down.
+/// A flipped bit under a right hash is another HEAD, perhaps a valid one; the reader must never panic.
 #[test]
 fn flipped_bits_under_a_right_hash_are_read_without_a_panic() {
     let good = by_hand().encode();
@@ -117,10 +118,10 @@ async fn flipped_bits_of_a_delta_are_read_without_a_panic_and_do_not_keep_the_ch
     let plain = fixture::plain(last);
     let mut read = 0;
     for at in 0..plain.frame.len() {
-        // Each run and each literal byte counts for itself: one bit of each is enough.
+        // Each run and each literal byte is independent: one bit of each is enough.
         let mut frame = plain.frame.to_vec();
         frame[at] ^= 1 << (at % 8);
-        let Ok(delta) = bucketq::pages::Delta::decode(&frame, MAX_PAGES) else { continue };
+        let Ok(delta) = bucketq::internals::pages::Delta::decode(&frame, MAX_PAGES) else { continue };
         read += 1;
         if at % 61 == 0 {
             let mut pages = fixture::replay(before);

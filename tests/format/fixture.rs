@@ -1,19 +1,20 @@
-//! Queue files to take apart: made by the engine with a fixed clock and seeded randomness, or written out by hand.
+//! Queue files to take apart: made by the engine with a fixed clock and seeded randomness, or built by hand.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bucketq::env::{Clock, Entropy};
-use bucketq::head::{BaseRef, FORMAT, Head, Retired, SegmentRef, WriterEntry};
-use bucketq::pages::{Image, Pages};
-use bucketq::record::{CODEC_NONE, Record};
+use bucketq::internals::head::{BaseRef, FORMAT, Head, Retired, SegmentRef, WriterEntry};
+use bucketq::internals::pages::{Image, Pages};
+use bucketq::internals::record::{CODEC_NONE, Record};
+use bucketq::internals::wire::hash;
+use bucketq::internals::{keys, segment};
 use bucketq::store::{Got, Memory, Store};
-use bucketq::wire::hash;
-use bucketq::{Env, Error, Host, Kind, Options, Payload, QueueFile, Result, keys, segment};
+use bucketq::{Env, Error, Host, Kind, Options, Payload, QueueFile, Result};
 use bytes::Bytes;
 
-/// The time at which everything here happens.
+/// The time of all tests here.
 pub const NOW_MS: i64 = 1_767_225_600_000;
 /// Pages allowed where a test does not care.
 pub const MAX_PAGES: u32 = 4096;
@@ -70,7 +71,7 @@ pub async fn open(store: &Arc<dyn Store>, options: Options, seed: u64) -> Result
     QueueFile::open_with(Arc::clone(store), "jobs", options, env(seed)).await
 }
 
-/// An object that is there.
+/// An existing object.
 pub async fn object(store: &dyn Store, key: &str) -> Bytes {
     match store.get(key, None).await {
         Ok(Got::Object { bytes, .. }) => bytes,
@@ -125,7 +126,7 @@ pub async fn log(store: &dyn Store, head: &Head) -> Vec<Record> {
     records
 }
 
-/// The database that these records make of nothing.
+/// The database that these records build from nothing.
 pub fn replay(records: &[Record]) -> Pages {
     let mut pages = Pages::new();
     for r in records {
@@ -169,7 +170,7 @@ pub fn reseal(bytes: &mut [u8]) {
     bytes[body..].copy_from_slice(&sum);
 }
 
-/// Refused as damaged, foreign or newer, which is all that reading may say.
+/// Returns the error of a damaged, foreign or newer object; panics on anything else.
 pub fn refused<T: std::fmt::Debug>(result: Result<T>, what: impl std::fmt::Display) -> Error {
     let error = result.err().unwrap_or_else(|| panic!("{what}: accepted"));
     assert_eq!(error.kind(), Kind::Corrupt, "{what}: {error}");
@@ -181,7 +182,7 @@ pub fn here(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("format").join(name)
 }
 
-/// A run of bytes, each one more than the one before: no two fields of [`by_hand`] look alike.
+/// Bytes that each rise by one: no two fields of [`by_hand`] look alike.
 fn run<const N: usize>(from: u8) -> [u8; N] {
     std::array::from_fn(|i| from.wrapping_add(i as u8))
 }

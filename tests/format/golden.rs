@@ -1,24 +1,25 @@
-//! Bytes kept for ever in golden/: what was once written must be read as what it said, by every later version.
+//! The bytes in golden/ are never deleted: every later version must read them with the same result.
 //!
-//! head, segment and delta-* are written out by hand and today's encoders reproduce them to the byte. bucket/ and bucket-2/
-//! are whole small queue files as the engine left them in a directory when the schema had version 1 and 2; their frames are
-//! zstd, and another zstd may code the same content otherwise, so these are compared decoded. They are opened and worked on
-//! in copies. Where an encoder or the schema changes on purpose, the old files stay for reading and get a sibling:
-//! `BUCKETQ_WRITE_GOLDEN=1 cargo test --test format golden` writes all but those of older schemas anew.
+//! head, segment and delta-* are built by hand and today's encoders reproduce them to the byte. bucket/ and bucket-2/
+//! are complete small queue files as the engine left them in a directory when the schema had version 1 and 2. Their
+//! frames are zstd, and another zstd may compress the same content differently, so these are compared decoded. The
+//! tests open and change copies of them. If an encoder or the schema changes on purpose, the old files stay and get a
+//! sibling: `BUCKETQ_WRITE_GOLDEN=1 cargo test --test format golden` writes all but those of older schemas again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bucketq::head::{BaseRef, Head, SegmentRef};
+use bucketq::internals::head::{BaseRef, Head, SegmentRef};
+use bucketq::internals::pages::{Delta, PAGE, Pages};
+use bucketq::internals::wire::hash;
+use bucketq::internals::{base, keys, segment};
 use bucketq::job::When;
-use bucketq::pages::{Delta, PAGE, Pages};
 use bucketq::store::{Memory, Store};
-use bucketq::wire::hash;
-use bucketq::{Filter, Options, Payload, QueueFile, Result, State, base, keys, segment};
+use bucketq::{Filter, Options, Payload, QueueFile, Result, State};
 
 use crate::fixture::{self, MAX_PAGES, by_hand, bytes_of, here};
 
-/// The bytes kept under this name. Told to write, it keeps `today` instead.
+/// The bytes kept under this name. With the variable set it writes `today` instead.
 fn golden(name: &str, today: &[u8]) -> Vec<u8> {
     let path = here("golden").join(name);
     if std::env::var_os("BUCKETQ_WRITE_GOLDEN").is_some() {
@@ -58,7 +59,7 @@ fn before() -> Vec<u8> {
     fixture::noise(99, 3 * PAGE)
 }
 
-/// Bytes changed here and there, a stretch moved, a page left alone, two pages added, one of them empty.
+/// Some bytes changed, a stretch moved, a page unchanged, two pages added, one of them empty.
 fn grown() -> Vec<u8> {
     let mut after = [before(), vec![0; 2 * PAGE]].concat();
     after[24..28].copy_from_slice(b"seen");
@@ -145,7 +146,8 @@ async fn the_same_clock_randomness_and_ops_give_the_same_bytes() -> Result<()> {
     Ok(())
 }
 
-/// The directories kept for ever, and the version of the schema in each. What is made today belongs into the last one.
+/// The directories that are never deleted, and the version of the schema in each. Today's output belongs to the last
+/// one.
 const BUCKETS: [(&str, i32); 2] = [("bucket", 1), ("bucket-2", 2)];
 
 #[tokio::test]
@@ -158,7 +160,7 @@ async fn the_objects_of_a_queue_file_made_long_ago_are_decoded_as_ever() -> Resu
         let kept =
             keys.map(|path| std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())));
         let [head, segment, base] = &kept;
-        // The containers are reproduced to the byte, around whatever frames they hold.
+        // The containers are reproduced to the byte, whatever frames they contain.
         let decoded = Head::decode("jobs.head", head)?;
         assert!(decoded.encode() == *head);
         let (s, b) = (decoded.segments[0], decoded.base);
@@ -173,7 +175,7 @@ async fn the_objects_of_a_queue_file_made_long_ago_are_decoded_as_ever() -> Resu
     Ok(())
 }
 
-/// A copy of a directory kept for ever, and the URL of the queue file in it.
+/// A copy of such a directory, and the URL of the queue file in it.
 fn copied(bucket: &str) -> (tempfile::TempDir, String) {
     let copy = tempfile::tempdir().expect("a temporary directory can be made");
     for entry in std::fs::read_dir(here("golden").join(bucket)).expect("it is kept") {
@@ -224,7 +226,7 @@ async fn work_goes_on(bucket: &str) -> Result<()> {
     let history = file.history(100).await?;
     assert_eq!(history.iter().map(|c| c.commit_seq).collect::<Vec<_>>(), [9, 8, 7, 6, 5, 4]);
 
-    // The lease of then has run out by now, and the back-off has passed.
+    // The old lease has expired by now, and the back-off has passed.
     let q = file.queue("emails")?;
     q.enqueue(Payload::text("sixth")).await?;
     let taken = q.claim(100).await?;

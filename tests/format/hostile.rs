@@ -1,17 +1,17 @@
-//! Objects made to hurt: counts and lengths that claim more than there is, under right hashes.
+//! Hostile objects: counts and lengths larger than the data, with right hashes.
 
 use std::process::Command;
 
-use bucketq::head::{BaseRef, Head, SegmentRef};
-use bucketq::pages::Delta;
-use bucketq::record::{CODEC_NONE, CODEC_ZSTD, Record};
-use bucketq::wire::hash;
-use bucketq::{base, segment};
+use bucketq::internals::head::{BaseRef, Head, SegmentRef};
+use bucketq::internals::pages::Delta;
+use bucketq::internals::record::{CODEC_NONE, CODEC_ZSTD, Record};
+use bucketq::internals::wire::hash;
+use bucketq::internals::{base, segment};
 use bytes::Bytes;
 
 use crate::fixture::{by_hand, refused, reseal};
 
-/// Pages of a file at the default size limit: what a hostile object may claim most.
+/// Pages of a file at the default size limit: the most that a hostile object may claim.
 const MOST: u32 = 262_144;
 
 /// By hand, with a little-endian number at `at` replaced.
@@ -26,7 +26,7 @@ fn with_frame(codec: u8, raw_len: u32, frame: Vec<u8>) -> Record {
     Record { codec, raw_len, frame: Bytes::from(frame), ..by_hand().tail.remove(0) }
 }
 
-/// A zstd frame that says it holds this many bytes, and one block of one byte repeated 128 KiB times.
+/// A zstd frame that claims this number of bytes, and one block of one byte repeated 128 KiB times.
 fn zstd_frame(claimed: u64) -> Vec<u8> {
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xe0];
     frame.extend_from_slice(&claimed.to_le_bytes());
@@ -82,7 +82,7 @@ fn claims() {
     }
 }
 
-/// Runs itself again in an address space smaller than what the objects claim.
+/// Runs itself again in an address space smaller than the sizes that the objects claim.
 #[test]
 fn claims_beyond_what_is_there_are_refused_without_the_memory_for_them() {
     const LITTLE: &str = "BUCKETQ_TEST_LITTLE_MEMORY";
@@ -175,7 +175,7 @@ fn heads_whose_parts_disagree_are_refused() {
         ("too many retired keys", |h| h.retired = vec![h.retired[0]; 65]),
         ("too many writers", |h| {
             h.writers = (0..258_u64)
-                .map(|i| bucketq::head::WriterEntry { id: i.to_be_bytes(), ..h.writers[0] })
+                .map(|i| bucketq::internals::head::WriterEntry { id: i.to_be_bytes(), ..h.writers[0] })
                 .collect();
         }),
     ];

@@ -1,9 +1,9 @@
-//! The tables of docs/format.md against the code: each field is set alone, and the bytes that move are its row.
+//! The tables of docs/format.md against the code: each field is set alone, and the bytes that change are its row.
 
-use bucketq::head::{HEADER, Head, Retired, SegmentRef, WriterEntry};
-use bucketq::pages::Delta;
-use bucketq::record::Record;
-use bucketq::{keys, segment};
+use bucketq::internals::head::{HEADER, Head, Retired, SegmentRef, WriterEntry};
+use bucketq::internals::pages::Delta;
+use bucketq::internals::record::Record;
+use bucketq::internals::{keys, segment};
 use bytes::Bytes;
 
 use crate::fixture::{self, here};
@@ -11,7 +11,7 @@ use crate::fixture::{self, here};
 const ONES: [u8; 16] = [0xff; 16];
 const EIGHT: [u8; 8] = [0xff; 8];
 
-/// The page that is tested here.
+/// The page under test.
 pub fn page() -> String {
     let path = here("../../docs/format.md");
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
@@ -36,10 +36,10 @@ fn table(page: &str, heading: &str) -> Vec<Row> {
     section.lines().filter_map(row).collect()
 }
 
-/// Bytes with one field set to what it has not in the others; a count changes its lowest byte only.
+/// Bytes with one field set to a value that it has not in the others; a count changes its lowest byte only.
 type Set = (&'static str, Vec<u8>);
 
-/// Every break between these rows and these bytes: `zeros` has every field but `fixed` zero.
+/// Every difference between these rows and these bytes: `zeros` has every field but `fixed` zero.
 fn differences(rows: &[Row], size: usize, zeros: &[u8], sets: &[Set], fixed: &[&str]) -> Vec<String> {
     let mut findings = vec![];
     let mut end = 0;
@@ -155,7 +155,7 @@ fn the_header_of_head_is_as_documented() {
     assert_same("Header", HEADER, &zeros, &sets, &["magic"]);
 }
 
-/// What stands behind the header in a HEAD with one entry of one list.
+/// The bytes after the header in a HEAD with one entry of one list.
 fn entry(change: impl Fn(&mut Head)) -> Vec<u8> {
     let mut head = zeros();
     change(&mut head);
@@ -237,7 +237,7 @@ fn the_header_of_a_segment_is_as_documented() {
     assert_same("Segment header", 48, &zeros, &sets, &["magic", "format", "min_reader"]);
 }
 
-/// The bytes of the page's fenced block behind `mark`: hexadecimal, with a comment behind each `;`.
+/// The bytes of the page's fenced block after `mark`: hexadecimal, with a comment after each `;`.
 fn dump(page: &str, mark: &str) -> Vec<u8> {
     let block = page.split_once(mark).unwrap_or_else(|| panic!("no {mark}")).1;
     let block = block.split("```").nth(1).expect("a fenced block");
@@ -250,14 +250,14 @@ fn dump(page: &str, mark: &str) -> Vec<u8> {
         .collect()
 }
 
-/// The worked example does what the page says: one page becomes two.
+/// The worked example does as the page says: one page becomes two.
 #[test]
 fn the_delta_spelt_out_on_the_page_is_one() -> bucketq::Result<()> {
     let bytes = dump(&page(), "<!-- the example -->");
     let delta = Delta::decode(&bytes, 2)?;
     assert_eq!((delta.page_count(), delta.patched(), delta.encode()), (2, 2, bytes));
     let before: Vec<u8> = (0..4096_usize).map(|i| i as u8).collect();
-    let mut pages = bucketq::pages::Pages::from_image(&before)?;
+    let mut pages = bucketq::internals::pages::Pages::from_image(&before)?;
     pages.apply(&delta)?;
     let after = fixture::bytes_of(&pages.image());
     let mut wanted = [before, vec![0; 4096]].concat();
@@ -268,20 +268,20 @@ fn the_delta_spelt_out_on_the_page_is_one() -> bucketq::Result<()> {
     Ok(())
 }
 
-/// Numbers the page states, and where they come from.
+/// Numbers in the page against the code.
 #[test]
 fn numbers_in_the_text_of_the_page_are_those_of_the_code() {
     let page = page();
     for said in [
-        format!("at most {} segments", bucketq::head::MAX_SEGMENTS),
-        format!("at most {} writers", bucketq::head::MAX_WRITERS),
-        format!("at most {} retired keys", bucketq::head::MAX_RETIRED),
-        format!("format {}", bucketq::head::FORMAT),
+        format!("at most {} segments", bucketq::internals::head::MAX_SEGMENTS),
+        format!("at most {} writers", bucketq::internals::head::MAX_WRITERS),
+        format!("at most {} retired keys", bucketq::internals::head::MAX_RETIRED),
+        format!("format {}", bucketq::internals::head::FORMAT),
         keys::base("jobs", &[0xab; 16], 0x12ab, &[0x0f; 8]),
-        format!("`{:#010x}`", bucketq::db::APPLICATION_ID),
+        format!("`{:#010x}`", bucketq::internals::db::APPLICATION_ID),
     ] {
         assert!(page.contains(&said), "docs/format.md does not say: {said}");
     }
-    let empty = fixture::hex(&bucketq::wire::hash(b""));
+    let empty = fixture::hex(&bucketq::internals::wire::hash(b""));
     assert!(page.contains(&empty), "the hash of nothing is {empty}");
 }

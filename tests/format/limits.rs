@@ -1,11 +1,13 @@
-//! Sizes that HEAD keeps, since a PUT of it has to stay one round trip.
+//! Limits on HEAD's size, since a PUT of it has to stay one round trip.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bucketq::head::{Head, MAX_RETIRED, MAX_SEGMENTS, MAX_WRITERS, Retired, SegmentRef, WriterEntry};
-use bucketq::record::Record;
+use bucketq::internals::head::{
+    Head, MAX_RETIRED, MAX_SEGMENTS, MAX_WRITERS, Retired, SegmentRef, WriterEntry,
+};
+use bucketq::internals::record::Record;
 use bucketq::store::{Expect, Got, Listed, Memory, Put, Store, Version};
 use bucketq::{Payload, Result};
 use bytes::Bytes;
@@ -24,7 +26,7 @@ fn full() -> Head {
     let (s, w, r) = (hand.segments[0], hand.writers[0], hand.retired[0]);
     let first = hand.tail[0].seq - MAX_SEGMENTS as u64;
     Head {
-        base: bucketq::head::BaseRef { seq: first, ..hand.base },
+        base: bucketq::internals::head::BaseRef { seq: first, ..hand.base },
         segments: (0..MAX_SEGMENTS as u64)
             .map(|i| SegmentRef { from: first + i, to: first + i, ..s })
             .collect(),
@@ -88,7 +90,7 @@ impl Store for Heads {
 }
 
 impl Heads {
-    /// Check each HEAD sent, and give what `look` sees in it.
+    /// Check each HEAD sent; returns the results of `look`.
     fn check<T>(&self, look: impl Fn(&Head) -> T) -> Vec<T> {
         let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
         let one = |(n, bytes): (usize, &Bytes)| {

@@ -1,4 +1,4 @@
-//! Every byte of what lies in the bucket: the layouts of docs/format.md, read by two readers, damaged, bounded, kept.
+//! Every byte in the bucket: the layouts of docs/format.md, read by two readers, damaged, limited, kept readable.
 
 mod archive;
 mod base;

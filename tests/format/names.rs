@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use bucketq::Result;
+use bucketq::internals::keys;
 use bucketq::store::StoreUrl;
-use bucketq::{Result, keys};
 
 use crate::fixture;
 use crate::layout::page;
 
-/// The patterns of the page, such as `<name>.seg-<file8>-<from>-<to>-<rand>`: what stands first in the rows of its
-/// table of keys.
+/// The patterns of the page, such as `<name>.seg-<file8>-<from>-<to>-<rand>`: the first cells in the rows of its table
+/// of keys.
 fn patterns() -> Vec<String> {
     let page = page();
     let section = page.split_once("\n## Keys\n").expect("a section on keys").1;
@@ -18,7 +19,7 @@ fn patterns() -> Vec<String> {
     section.lines().filter_map(first).collect()
 }
 
-/// Whether `key` is what `pattern` says, with these lengths of hexadecimal parts.
+/// Whether `key` matches `pattern`, with these lengths of hexadecimal parts.
 fn fits(pattern: &str, name: &str, key: &str) -> bool {
     let (mut pattern, mut key) = (pattern, key);
     while !pattern.is_empty() {
@@ -83,7 +84,7 @@ async fn everything_an_engine_writes_has_a_key_of_the_page() -> Result<()> {
     Ok(())
 }
 
-/// Some servers keep objects as files: `a` and `a/b` cannot both be there (P12).
+/// Some servers store objects as files: `a` and `a/b` cannot both exist (P12).
 #[test]
 fn no_key_is_a_path_prefix_of_another() -> Result<()> {
     let mut all = vec![];

@@ -1,11 +1,13 @@
-//! A second reader, written in Python from docs/format.md: it has to see what the engine sees.
+//! A second reader, written in Python from docs/format.md: it has to read what the engine reads.
 
 use std::path::Path;
 use std::process::Command;
 
-use bucketq::head::Head;
-use bucketq::record::{CODEC_NONE, Record};
-use bucketq::{Result, segment};
+use bucketq::Result;
+use bucketq::internals::gap::Gap;
+use bucketq::internals::head::Head;
+use bucketq::internals::record::{CODEC_NONE, Record};
+use bucketq::internals::segment;
 use serde_json::{Value, json};
 
 use crate::fixture::{self, by_hand, here, hex};
@@ -36,7 +38,8 @@ fn head(h: &Head, bytes: &[u8]) -> Value {
     });
     json!({
         "format": h.format, "min_reader": h.min_reader, "min_writer": h.min_writer,
-        "header_len": bucketq::head::HEADER + h.extra.len(), "extra": hex(&h.extra),
+        "gap": h.gap().map(|gap| json!({ "writer": hex(&gap.writer), "ms": gap.ms })),
+        "header_len": bucketq::internals::head::HEADER + h.extra.len(), "extra": hex(&h.extra),
         "reader_features": h.reader_features, "writer_features": h.writer_features,
         "file_id": hex(&h.file_id), "lineage_id": hex(&h.lineage_id), "commit_seq": h.commit_seq,
         "commit_id": hex(&h.commit_id), "prev_commit_id": hex(&h.prev_commit_id), "commit_ms": h.commit_ms,
@@ -49,7 +52,7 @@ fn head(h: &Head, bytes: &[u8]) -> Value {
     })
 }
 
-/// What the Python reader says of these bytes; with `image`, the database it makes of them goes there.
+/// The Python reader's result for these bytes; with `image`, it writes the database there.
 fn python(bytes: &[u8], image: Option<&Path>) -> Result<Value, String> {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("object");
@@ -98,12 +101,30 @@ fn python_reads_a_head_with_a_value_of_its_own_in_each_field() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn python_reads_the_gap_that_the_newest_commit_asks_for_and_no_older_one() -> Result<()> {
+    let mut asking = by_hand();
+    asking.set_gap(Some(Gap { writer: [7; 8], ms: 1_500 }));
+    // The same, after the commit before requested the gap.
+    let mut built_on = by_hand();
+    built_on.commit_seq -= 1;
+    built_on.set_gap(Some(Gap { writer: [7; 8], ms: 1_500 }));
+    built_on.commit_seq += 1;
+    for (head_of, asks) in [(asking, true), (built_on, false)] {
+        let bytes = head_of.encode();
+        let read = python(&bytes, None).expect("Python reads it");
+        assert_eq!(read, head(&Head::decode("jobs.head", &bytes)?, &bytes));
+        assert_eq!(!read["gap"].is_null(), asks);
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn python_rebuilds_the_database_out_of_the_deltas() -> Result<()> {
     let store = fixture::used(12).await?;
     let head = fixture::head(&*store).await;
     let log = fixture::log(&*store, &head).await;
-    // Everything back into the tail, not compressed: the standard library has no zstd.
+    // Move all records back into the tail, not compressed: the standard library has no zstd.
     let tail: Vec<Record> = log.iter().map(fixture::plain).collect();
     assert!(tail.iter().all(|r| r.codec == CODEC_NONE));
     let whole = Head { segments: vec![], tail, ..head }.encode();

@@ -107,10 +107,21 @@ def head(b):
     read["base"] = fields(b, BASE)
     counts = [u32(b) for _ in range(4)]
     read["extra"] = b.hex(read["header_len"] - b.at)
+    read["gap"] = gap_of(read)
     for name, layout, count in zip(["segments", "writers", "retired"], [SEGMENT, WRITER, RETIRED], counts):
         read[name] = [fields(b, layout) for _ in range(count)]
     read["tail"] = [record(b) for _ in range(counts[3])]
     return read
+
+
+def gap_of(read):
+    """The gap that this commit asks for: the first field behind the header, if it is of this commit."""
+    extra = bytes.fromhex(read["extra"])
+    if len(extra) < 24:
+        return None
+    b = Bytes(extra)
+    seq, writer, ms = u64(b), id8(b), u32(b)
+    return {"writer": writer, "ms": ms} if seq == read["commit_seq"] and ms > 0 else None
 
 
 def segment(b):

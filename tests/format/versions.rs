@@ -1,11 +1,12 @@
-//! What an older version does with a newer file: it reads what it may, writes only what it may, and says which.
+//! How an older version treats a newer file: it reads and writes only what it may, and reports the rest.
 
 use std::sync::Arc;
 
-use bucketq::head::{FORMAT, Head, SegmentRef};
+use bucketq::internals::head::{FORMAT, Head, SegmentRef};
+use bucketq::internals::segment;
+use bucketq::internals::wire::hash;
 use bucketq::store::{Memory, Store};
-use bucketq::wire::hash;
-use bucketq::{Code, Payload, Result, segment};
+use bucketq::{Code, Payload, Result};
 
 use crate::fixture::{self, by_hand, refused, reseal};
 
@@ -45,7 +46,7 @@ fn a_head_that_needs_a_newer_writer_is_read_and_not_written() -> Result<()> {
     Ok(())
 }
 
-/// Whatever a newer format puts behind its first 24 bytes.
+/// Any bytes that a newer format has after its first 24 bytes.
 #[test]
 fn a_newer_head_is_told_from_a_damaged_one_though_its_fields_mean_something_else() {
     let mut bytes = by_hand().encode();
@@ -109,8 +110,8 @@ fn a_segment_of_another_file_lineage_or_range_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// The file of a newer version, damaged files and foreign ones are left as they are. (What a file for newer writers may
-/// still be used for is told in tests/operate.)
+/// The file of a newer version, damaged files and foreign ones are left unchanged. (tests/operate covers what still
+/// works on a file for newer writers.)
 #[tokio::test(start_paused = true)]
 async fn opening_a_file_that_must_not_be_written_writes_nothing() -> Result<()> {
     let made = fixture::used(1).await?;
@@ -130,7 +131,7 @@ async fn opening_a_file_that_must_not_be_written_writes_nothing() -> Result<()> 
     Ok(())
 }
 
-/// What a newer version asks of its readers and writers outlives the commits of older ones.
+/// A newer version's requirements for readers and writers outlive the commits of older ones.
 #[tokio::test]
 async fn a_commit_keeps_what_the_file_asks_of_readers_and_writers() -> Result<()> {
     let made = fixture::used(1).await?;

@@ -1,11 +1,11 @@
-//! Bases: plain SQLite files when asked for, and no commit that waits for one.
+//! Bases: plain SQLite files when configured, and no commit that waits for one.
 
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bucketq::config::BaseCodec;
-use bucketq::head::MAX_SEGMENTS;
+use bucketq::internals::head::MAX_SEGMENTS;
 use bucketq::op::Op;
 use bucketq::store::{Memory, Store};
 use bucketq::{Env, Fsync, Host, Mode, Options, Payload, QueueFile, Result, State};
@@ -14,7 +14,7 @@ use bucketq_tests::given::{NAME, inline, object, on_puppet, puppet};
 
 use crate::kit::{Busy, drain, fill, garbage, hasty, head, noise, referred};
 
-/// What these programs say of the database at `path`: jobs in state 3, and whether all is sound.
+/// The output of these programs for the database at `path`: jobs in state 3, and whether the check passes.
 fn asked(program: &str, arguments: &[&str]) -> Option<String> {
     let out = match Command::new(program).args(arguments).output() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return None,
@@ -36,7 +36,7 @@ async fn a_base_without_a_codec_is_a_sqlite_file_for_everybody() -> Result<()> {
     let key = referred(&now).into_iter().find(|key| key.contains(".base-")).expect("there is one");
     let bytes = object(store, &key).await?.expect("it is there");
 
-    // As downloaded, and no more than that: no journal beside it, nothing decompressed.
+    // As downloaded: no journal beside it, nothing decompressed.
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
     let path = dir.path().join("base.sqlite");
     std::fs::write(&path, &bytes).expect("room for it");
@@ -106,7 +106,7 @@ async fn bases_grow_geometrically() -> Result<()> {
 #[tokio::test(start_paused = true)]
 async fn an_opening_fetches_base_and_segments_at_once_but_not_all_of_them() -> Result<()> {
     let (puppet, file) = puppet(Options { base_after: 64 * 1024, ..hasty() }).await?;
-    // Many segments after a base: as many as there may be before another base comes.
+    // Many segments after a base: the most that may exist before another base comes.
     let mut most = 0;
     for _ in 0..150 {
         fill(&file, 1).await?;
@@ -121,7 +121,7 @@ async fn an_opening_fetches_base_and_segments_at_once_but_not_all_of_them() -> R
     let before = now();
     let other = on_puppet(&puppet, hasty()).await?;
     let took = now() - before;
-    // HEAD, then everything else together; one after another it would be a request's time each.
+    // HEAD, then everything else in parallel; one after another, each would take one request's time.
     assert!(took < Duration::from_millis(300), "{most} objects in {took:?}");
     other.queue("q")?.enqueue(Payload::text("x")).await?;
     other.close().await?;
@@ -140,7 +140,7 @@ async fn a_writer_that_ends_at_any_moment_leaves_only_orphans() -> Result<()> {
         let found = file.stats(None).await?.queues.first().map_or(0, |q| q.counts[&State::Ready]);
         assert!(found == jobs || found == jobs + 1, "{found} jobs where {jobs} were acknowledged");
         jobs = found;
-        // Everything of this life ends in the middle of whatever it is at, uploads and deletes included.
+        // The runtime ends in the middle of its work, uploads and deletes included.
         let runtime = tokio::time::timeout(Duration::from_millis(life * 11), async {
             for n in 0.. {
                 fill(&file, 1).await?;
@@ -171,7 +171,7 @@ async fn processes_that_live_for_one_commit_never_run_out_of_room_for_segments()
     let local =
         Options { mode: Mode::Local, cache: Some(disk.path().into()), fsync: Fsync::Never, ..small.clone() };
     let mut most = 0;
-    // Each is gone before its base is written, and none has the records at hand that it would merge.
+    // Each process is gone before its base is written, and none has the records in memory that it would merge.
     for life in 0..150 {
         let file = QueueFile::open_with(Arc::clone(&store), NAME, local.clone(), Env::default()).await?;
         file.queue("q")?.enqueue(noise(life, 30_000)).await?;
@@ -207,7 +207,7 @@ async fn where_nobody_lives_for_longer_than_a_commit_the_log_stays_short() -> Re
 async fn a_commit_that_finds_no_room_for_its_segment_waits_for_a_base() -> Result<()> {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
     let small = Options { tail: 1024, max_head: 24 * 1024, ..Options::default() };
-    // Segments too large to be merged, until there is no room left.
+    // Segments too large to be merged, until the file is full.
     let busy = Busy::over(Arc::clone(&store));
     busy.no_bases.store(true, std::sync::atomic::Ordering::Relaxed);
     // It closes without its base, after a third of that.

@@ -1,4 +1,4 @@
-//! When the floor moves, what goes, and what it costs (P13 to P16, G9).
+//! When the floor moves, which objects are deleted, and the cost (P13 to P16, G9).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use bucketq::store::{Memory, Store};
 use bucketq::{Code, Options, Payload, QueueFile, Result};
 use bucketq_tests::clock::{TestClock, pass};
-use bucketq_tests::given::{NAME, objects, on_puppet, opened, puppet, refused};
+use bucketq_tests::given::{NAME, inline, objects, on_puppet, opened, puppet, refused};
 
-use crate::kit::{Busy, calm, drain, fill, garbage, hasty, head, referred};
+use crate::kit::{Busy, calm, drain, fill, garbage, hasty, head, noise, referred};
 
 const DAY: Duration = Duration::from_hours(24);
 
@@ -22,7 +22,7 @@ async fn the_floor_follows_a_grace_period_behind_and_what_lies_below_goes() -> R
     assert!(first_day.len() > 4, "{first_day:?}");
     assert_eq!((puppet.requests().lists, puppet.requests().deletes), (1, 0), "one list made the file");
 
-    // A day later the floor becomes what it was candidate at the start: nothing lies below commit 0.
+    // A day later the floor moves to the first candidate, commit 0: nothing is below it.
     pass(DAY).await;
     fill(&file, 1).await?;
     pass(Duration::from_secs(1)).await;
@@ -84,12 +84,12 @@ async fn with_no_grace_everything_goes_that_head_does_not_refer_to() -> Result<(
     assert!(told.objects > 4 && told.bytes > 100_000, "{told:?}");
     assert!(objects(store).await?.len() < before);
 
-    // What was just done needs no commit to be done again.
+    // Repeating it needs no commit.
     let puts = puppet.requests().puts;
     let again = file.collect(Duration::ZERO).await?;
     assert_eq!((again.objects, again.left, puppet.requests().puts), (0, 0, puts));
 
-    // The file is whole: a stranger opens it, and it goes on.
+    // The file is complete: a new process opens it, and work continues.
     let other = on_puppet(&puppet, hasty()).await?;
     assert_eq!(other.stats(None).await?.queues[0].counts[&bucketq::State::Ready], 60);
     drain(&other).await?;
@@ -102,7 +102,7 @@ async fn with_no_grace_everything_goes_that_head_does_not_refer_to() -> Result<(
 async fn what_was_needed_within_the_grace_period_stays_and_costs_no_commit() -> Result<()> {
     let (puppet, file) = puppet(hasty()).await?;
     fill(&file, 60).await?;
-    // What is merged on the side comes into HEAD by a commit, and must not by those below.
+    // Bases and merged segments come into HEAD by a commit, and the commits below must not include them.
     for _ in 0..3 {
         pass(Duration::from_secs(1)).await;
         file.settle().await?;
@@ -114,7 +114,8 @@ async fn what_was_needed_within_the_grace_period_stays_and_costs_no_commit() -> 
     assert_eq!(garbage(puppet.beneath()).await?, before);
     assert_eq!(puppet.requests().puts, puts);
 
-    // With a grace shorter than the file's own: one request notes where HEAD stands, a later one goes there.
+    // With a grace shorter than the file's own: one request notes HEAD's commit as a candidate, a later one moves the
+    // floor.
     pass(Duration::from_mins(2)).await;
     let told = file.collect(Duration::from_mins(1)).await?;
     assert_eq!(told.objects, 0, "nothing was noted before: {told:?}");
@@ -127,12 +128,36 @@ async fn what_was_needed_within_the_grace_period_stays_and_costs_no_commit() -> 
     file.close().await
 }
 
+/// A process whose options let the log grow has left more than 4 MiB that does not compress: a base saves next to
+/// nothing, so only the length of the log makes it due. It must come before the floor rises and not after: at close.
+#[tokio::test(start_paused = true)]
+async fn a_base_that_is_due_comes_before_the_collection_and_not_at_close() -> Result<()> {
+    let patient = Options { base_after: 1 << 40, tail: 1024, ..inline() };
+    let (puppet, file) = puppet(hasty()).await?;
+    let store = puppet.beneath();
+    let other = on_puppet(&puppet, patient).await?;
+    let queue = other.queue("q")?;
+    for seed in 0..20 {
+        queue.enqueue(noise(seed, 250_000)).await?;
+    }
+    calm(&other).await?;
+    other.close().await?;
+    let before = head(store).await?;
+    assert_eq!(before.base.len, 0, "the file has no base yet");
+
+    file.collect(Duration::ZERO).await?;
+    file.close().await?;
+    assert!(head(store).await?.base.len > 4 << 20, "a base was due");
+    assert_eq!(garbage(store).await?, [""; 0]);
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_base_under_way_is_waited_for_and_its_forerunner_goes() -> Result<()> {
     let (puppet, file) = puppet(hasty()).await?;
     let store = puppet.beneath();
     puppet.takes(Duration::from_millis(500));
-    // Until the log is longer than the base: then another one is being written.
+    // Until the log is longer than the base: then another base is being written.
     let begun = loop {
         fill(&file, 1).await?;
         let now = head(store).await?;
@@ -162,7 +187,7 @@ async fn a_store_that_refuses_deletes_and_lists_costs_nobody_anything() -> Resul
     assert_eq!(error.code(), Code::Denied, "{error}");
     assert!(garbage(&memory).await?.len() > 10);
 
-    // Put right, the next floor finds everything.
+    // Once it is repaired, the next floor finds everything.
     busy.stubborn.store(false, std::sync::atomic::Ordering::Relaxed);
     for _ in 0..2 {
         pass(Duration::from_mins(2)).await;

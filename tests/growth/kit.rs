@@ -1,4 +1,4 @@
-//! Queue files that grow fast, and what lies in the bucket beside what HEAD refers to.
+//! Queue files that grow fast, and the objects in the bucket that HEAD does not refer to.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bucketq::head::Head;
-use bucketq::keys::Object;
+use bucketq::internals::head::Head;
+use bucketq::internals::keys::Object;
 use bucketq::store::{Expect, Got, Listed, Put, Store, Version};
 use bucketq::{Code, Error, Options, Payload, QueueFile, Result};
 use bucketq_tests::given::{self, HEAD, NAME, inline, object};
@@ -19,7 +19,7 @@ pub fn hasty() -> Options {
     Options { base_after: 16 * 1024, tail: 1024, ..inline() }
 }
 
-/// Let what is merged on the side come into HEAD, by commits that change nothing.
+/// Let bases and merged segments come into HEAD, by commits that change nothing.
 pub async fn calm(file: &QueueFile) -> Result<()> {
     for _ in 0..3 {
         bucketq_tests::clock::pass(Duration::from_secs(1)).await;
@@ -45,7 +45,7 @@ pub fn referred(head: &Head) -> Vec<String> {
         .collect()
 }
 
-/// The keys of bases and segments that HEAD does not refer to. Fails when one it refers to is not there.
+/// The keys of bases and segments that HEAD does not refer to. Fails if one it refers to is missing.
 pub async fn garbage(store: &Arc<dyn Store>) -> Result<Vec<String>> {
     let head = head(store).await?;
     let referred = referred(&head);
@@ -71,7 +71,7 @@ pub fn noise(seed: u64, len: usize) -> Payload {
     Payload::bytes(given::noise(seed, len))
 }
 
-/// Claim and ack until nothing is left.
+/// Claim and ack until no job is left.
 pub async fn drain(file: &QueueFile) -> Result<()> {
     loop {
         let taken = file.claim(100).lease(Duration::from_hours(1)).await?;
@@ -86,12 +86,12 @@ pub async fn drain(file: &QueueFile) -> Result<()> {
 
 type Act = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// A store in which something happens while others are at work.
+/// A store in which a test makes something happen while others work.
 pub struct Busy {
     inner: Arc<dyn Store>,
-    /// Done before the next get of a base or a segment, once.
+    /// Run before the next get of a base or a segment, once.
     before_get: Mutex<Option<Act>>,
-    /// Whether deletes and lists are refused.
+    /// Whether it refuses deletes and lists.
     pub stubborn: AtomicBool,
     /// Whether bases never arrive.
     pub no_bases: AtomicBool,
@@ -104,7 +104,7 @@ impl fmt::Debug for Busy {
 }
 
 impl Busy {
-    /// A store in which nothing happens yet.
+    /// A store without any such action yet.
     pub fn over(inner: Arc<dyn Store>) -> Arc<Self> {
         let (stubborn, no_bases) = (AtomicBool::new(false), AtomicBool::new(false));
         Arc::new(Self { inner, before_get: Mutex::new(None), stubborn, no_bases })
@@ -115,7 +115,7 @@ impl Busy {
         *self.before_get.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(act));
     }
 
-    /// True once it has happened.
+    /// Whether it has happened.
     pub fn happened(&self) -> bool {
         self.before_get.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
@@ -146,7 +146,7 @@ impl Store for Busy {
 
     async fn put_new(&self, key: &str, body: Bytes) -> Result<()> {
         if key.contains(".base-") && self.no_bases.load(Ordering::Relaxed) {
-            // It arrives, but nobody is ever told: as if the process had been killed meanwhile.
+            // It arrives, but no reply comes: as if the process had been killed meanwhile.
             self.inner.put_new(key, body).await?;
             std::future::pending::<()>().await;
             return Ok(());

@@ -1,4 +1,4 @@
-//! One commit of very many jobs, as a bulk load makes it.
+//! One commit of very many jobs, as from a bulk load.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ async fn a_hundred_thousand_jobs_are_one_commit_and_everybody_sees_them() -> Res
     for reader in [&other, &opened(Arc::clone(&store)).await?] {
         assert_eq!(reader.stats(None).await?.queues[0].counts[&State::Ready], JOBS);
     }
-    // And smaller ones follow as ever.
+    // And smaller commits follow as usual.
     file.call(load(&file, 10)?).await?;
     let taken = other.claim(10).await?;
     assert_eq!(taken.len(), 10);

@@ -1,4 +1,4 @@
-//! How a queue file grows and shrinks: bases, segments, what nothing refers to any more, and very large commits.
+//! How a queue file grows and shrinks: bases, segments, unreferenced objects, and very large commits.
 
 mod bases;
 mod collect;
@@ -9,3 +9,4 @@ mod put_back;
 mod readers;
 mod shrink;
 mod stalled;
+mod uploads;

@@ -1,11 +1,12 @@
-//! Uploads whose HEAD never came, and objects that are none of a collection's business (P12, P14).
+//! Uploads without a HEAD, and objects that a collection must not delete (P12, P14).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bucketq::internals::keys;
 use bucketq::store::{Memory, Store};
-use bucketq::{QueueFile, Result, State, keys};
+use bucketq::{QueueFile, Result, State};
 use bucketq_tests::clock::{TestClock, pass};
 use bucketq_tests::given::{NAME, puppet};
 
@@ -35,7 +36,7 @@ async fn orphans_of_this_file_go_and_everything_else_stays() -> Result<()> {
         "jobs.notes".to_owned(),
         "jobs".to_owned(),
     ];
-    // Ahead of everything known: somebody may be about to refer to it.
+    // Ahead of every known commit: another writer may be about to refer to it.
     let ahead = keys::base(NAME, &id, 1 << 30, &[1; 8]);
     for key in mine.iter().chain(&alien).chain([&ahead]) {
         store.put_new(key, "x".into()).await?;

@@ -1,4 +1,4 @@
-//! An older HEAD put back while a newer one, which was seen, could not be read yet (P21).
+//! An older HEAD put back while a newer one, which the process saw, could not be read yet (P21).
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use bytes::Bytes;
 
 use crate::kit::{calm, fill, head, referred};
 
-/// Its log moves into segments at once, and no base comes to replace them.
+/// Its log moves into segments at once, and no base replaces them.
 async fn open(store: &Arc<dyn Store>, clock: &TestClock) -> Result<QueueFile> {
     let options = Options { base_after: 64 * 1024 * 1024, tail: 1024, ..inline() };
     QueueFile::open_with(Arc::clone(store), NAME, options, clock.env()).await
 }
 
-/// An older HEAD, and a segment with its bytes that only the present one needs.
+/// An older HEAD, and a segment with its bytes that only the current HEAD needs.
 struct Before {
     head: Bytes,
     segment: String,
     bytes: Bytes,
 }
 
-/// Others go on with the queue file; its newest segment cannot be read.
+/// Other writers continue; the newest segment of the queue file cannot be read.
 async fn going_on(store: &Arc<dyn Store>, clock: &TestClock) -> Result<Before> {
     let others = open(store, clock).await?;
     fill(&others, 4).await?;

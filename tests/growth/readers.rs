@@ -1,4 +1,4 @@
-//! Readers under whose feet objects are collected start over, on every store (P18).
+//! Readers whose objects are collected during the read start over, on every store (P18).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ async fn open(ground: &Ground, store: Option<Arc<Busy>>) -> Result<QueueFile> {
     QueueFile::open_with(store, NAME, options(), Env::default()).await
 }
 
-/// The writer commits until bases and segments have been replaced, and deletes what nothing refers to.
+/// The writer commits until bases and segments have been replaced, and deletes unreferenced objects.
 fn replace_all(writer: &QueueFile) -> futures_util::future::BoxFuture<'static, ()> {
     let writer = writer.clone();
     Box::pin(async move {
@@ -51,7 +51,7 @@ async fn a_follower_starts_over(ground: &Ground) -> Result<()> {
     let busy = Busy::over(ground.store());
     let reader = open(ground, Some(busy.clone())).await?;
     reader.queue("q")?.enqueue(Payload::text("known")).await?;
-    // Further ahead than HEAD alone can tell.
+    // Further behind than HEAD alone can bridge.
     fill(&writer, 60).await?;
     let for_writer = writer.clone();
     busy.before_next_get(move || replace_all(&for_writer));

@@ -1,4 +1,4 @@
-//! docs/decisions: one page each, numbered once.
+//! docs/decisions: one page for each, each number used once.
 
 use crate::files::{none, texts};
 

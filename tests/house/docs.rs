@@ -1,4 +1,4 @@
-//! README, docs and glossary: links lead somewhere, words have one meaning, nothing is sold.
+//! README, docs and glossary: links work, each word has one meaning, no advertising.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -7,7 +7,7 @@ use crate::files::{ending, none, root, text};
 
 const README_LINES: usize = 150;
 
-/// Words that sell or belittle. Put together here so that this file does not hold them.
+/// Words that advertise or belittle. Assembled here so that this file does not contain them.
 fn unwanted() -> [String; 6] {
     [
         ("sim", "ply"),
@@ -24,7 +24,7 @@ fn pages() -> Vec<(String, String)> {
     ending(".md")
 }
 
-/// The text without fenced code blocks: what stands there is no link and no heading.
+/// The text without fenced code blocks: they have no links and no headings.
 fn prose(page: &str) -> Vec<&str> {
     let mut fenced = false;
     page.lines()
@@ -55,7 +55,7 @@ fn links(page: &str) -> Vec<String> {
     prose.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0.to_owned())).collect()
 }
 
-/// A link's file from the top of the repository.
+/// The path of a link's file from the top of the repository.
 fn resolve(page: &str, target: &str) -> String {
     let mut path = PathBuf::new();
     for part in Path::new(page).parent().unwrap_or(Path::new("")).join(target).components() {
@@ -87,7 +87,7 @@ fn broken_links(pages: &[(String, String)], exists: impl Fn(&str) -> bool) -> Ve
     findings
 }
 
-/// The words of the glossary: what stands first and in bold on a line of the list.
+/// The words of the glossary: the bold text at the start of a line of the list.
 fn words(glossary: &str) -> Vec<String> {
     let entry = |line: &str| Some(line.strip_prefix("- **")?.split_once("**")?.0.to_owned());
     prose(glossary)

@@ -1,9 +1,9 @@
-//! The repository as the tests see it, and what holds for every file of it.
+//! The repository as the tests read it, and the rules for every file of it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Code lines after which a file holds two things.
+/// Most code lines of a file: a longer one should be two.
 const MAX_CODE_LINES: usize = 400;
 
 /// Built or installed here, or git's own.
@@ -38,7 +38,7 @@ fn walk(dir: &Path, prefix: &str, found: &mut Vec<(String, String)>) {
     }
 }
 
-/// Those whose path ends so.
+/// The text files whose path ends like this.
 pub fn ending(end: &str) -> Vec<(String, String)> {
     texts().into_iter().filter(|(path, _)| path.ends_with(end)).collect()
 }
@@ -74,7 +74,7 @@ fn too_long(files: &[(String, String)]) -> Vec<String> {
         .collect()
 }
 
-/// Paths of somebody's machine. Put together here so that this file does not hold them.
+/// Paths of a developer's machine. Assembled here so that this file does not contain them.
 fn machine_paths() -> [String; 4] {
     ["work", "root", "home", "Users"].map(|dir| format!("/{dir}/"))
 }
@@ -84,7 +84,7 @@ fn on_a_machine(files: &[(String, String)]) -> Vec<String> {
     for (path, text) in files {
         for (number, line) in text.lines().enumerate() {
             for bad in machine_paths() {
-                // A longer path or an address may hold the same letters: only a path that begins so counts.
+                // A longer path or an address may contain the same letters: only a path that begins like this counts.
                 let begins = line.match_indices(&bad).any(|(at, _)| {
                     !line[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || "/._-}>".contains(c))
                 });

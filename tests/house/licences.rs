@@ -49,7 +49,7 @@ fn one(words: &mut Vec<&str>, allowed: &[String]) -> bool {
             let met = any_of(words, allowed);
             words.pop() == Some(")") && met
         }
-        // An exception only adds rights, but somebody has to have looked at it: it counts as a licence of its own.
+        // An exception only adds rights, but a person must have checked it: it counts as a separate licence.
         Some(name) if words.last() == Some(&"WITH") => {
             words.pop();
             let exception = words.pop().unwrap_or_default();

@@ -1,7 +1,8 @@
-//! The layers, the tables and the docs keep to what they say.
+//! The layers, the tables and the docs agree with the code.
 //!
-//! Reads the repository as text, the public error table, and what `cargo metadata` says about the dependencies.
+//! Reads the repository as text, the public error table, and the dependencies from `cargo metadata`.
 
+mod contributing;
 mod decisions;
 mod docs;
 mod errors;
@@ -9,4 +10,10 @@ mod files;
 mod layers;
 mod licences;
 mod makefile;
+mod mutants;
+mod ops;
+mod prose;
+mod protocol;
 mod rust;
+mod settings;
+mod types;

@@ -1,8 +1,8 @@
-//! Every recipe of the Makefile says what it is for, and CI and the docs name only recipes that exist.
+//! Every recipe of the Makefile has a help text, and CI and the docs name only existing recipes.
 
 use crate::files::{ending, none, text};
 
-/// The targets a person may name: with their help, if they have it.
+/// The targets for users, with their help text, if they have one.
 fn targets(makefile: &str) -> Vec<(&str, Option<&str>)> {
     makefile
         .lines()
@@ -21,7 +21,9 @@ fn without_help(makefile: &str) -> Vec<String> {
         .collect()
 }
 
-/// Names behind `make` that are no target. Only what stands in backticks or begins a line counts: prose may say "make".
+/// Names after `make` that are no target. Only text in backticks or at the start of a line counts: sentences use
+/// "make".
+/// "make".
 fn unknown(makefile: &str, path: &str, page: &str) -> Vec<String> {
     let known: Vec<&str> = targets(makefile).into_iter().map(|(name, _)| name).collect();
     let quoted = page.split('`').skip(1).step_by(2);
@@ -54,6 +56,7 @@ fn ci_runs_the_recipes_that_people_run() {
     for recipe in ["lint", "test", "test-servers", "sim", "crash"] {
         assert!(ci.contains(&format!("step {recipe} make {recipe}\n")), "CI runs make {recipe}");
     }
+    assert!(ci.contains("step mutants make mutants ARGS="), "CI runs a sample of the broken variants");
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! As much of Rust's grammar as telling who uses whom needs: tokens, and the paths made of them.
+//! The part of Rust's grammar that shows which module uses which: tokens, and the paths made of them.
 
-/// One token: an identifier, `::`, or any other single character. Comments and literals are gone.
+/// One token: an identifier, `::`, or any other single character. Comments and literals are removed.
 pub type Token = String;
 
 /// The tokens of a source file, without comments, strings, characters, lifetimes and numbers.
@@ -18,7 +18,7 @@ pub fn tokens(source: &str) -> Vec<Token> {
         } else if c == '"' {
             i = after_string(&chars, i);
         } else if c == '\'' {
-            // 'x' and '\n' are characters, 'x without an end is a lifetime.
+            // 'x' and '\n' are characters, 'x without a closing quote is a lifetime.
             i = match (at(i + 1), at(i + 2)) {
                 ('\\', _) => (i + 3..chars.len()).find(|&j| chars[j] == '\'').unwrap_or(chars.len()) + 1,
                 (_, '\'') => i + 3,
@@ -47,6 +47,36 @@ pub fn tokens(source: &str) -> Vec<Token> {
             }
             i += 1;
         }
+    }
+    found
+}
+
+/// Returns the comments of a source file line by line: the number of the line, and its text without the slashes.
+pub fn comments(source: &str) -> Vec<(usize, String)> {
+    let chars: Vec<char> = source.chars().collect();
+    let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
+    let (mut found, mut line, mut i) = (Vec::new(), 1, 0);
+    while i < chars.len() {
+        let next = match (chars[i], at(i + 1)) {
+            ('/', '/') => {
+                let end = (i..chars.len()).find(|&j| chars[j] == '\n').unwrap_or(chars.len());
+                let text: String = chars[i..end].iter().collect();
+                found.push((line, text.trim_start_matches(['/', '!']).trim().to_owned()));
+                end
+            }
+            ('/', '*') => after_block_comment(&chars, i),
+            ('"', _) => after_string(&chars, i),
+            ('r', '"' | '#') if i == 0 || !is_word(chars[i - 1]) || matches!(chars[i - 1], 'b' | 'c') => {
+                let hashes = (i + 1..chars.len()).take_while(|&j| chars[j] == '#').count();
+                let is_raw = at(i + 1 + hashes) == '"';
+                if is_raw { after_raw_string(&chars, i + 1 + hashes, hashes) } else { i + 1 }
+            }
+            ('\'', '\\') => (i + 3..chars.len()).find(|&j| chars[j] == '\'').unwrap_or(chars.len()) + 1,
+            ('\'', _) if at(i + 2) == '\'' => i + 3,
+            _ => i + 1,
+        };
+        line += chars[i..next.min(chars.len())].iter().filter(|c| **c == '\n').count();
+        i = next;
     }
     found
 }
@@ -88,8 +118,8 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Every path written in these tokens, groups spelt out: `use a::{b, c::d}` gives `a::b` and `a::c::d`.
-/// `a as b` gives `a::as`. A lone identifier counts only behind `use`.
+/// Every path in these tokens, with groups expanded: `use a::{b, c::d}` gives `a::b` and `a::c::d`. `a as b` gives
+/// `a::as`. A lone identifier counts only after `use`.
 pub fn paths(tokens: &[Token]) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let mut i = 0;
@@ -112,7 +142,7 @@ pub fn paths(tokens: &[Token]) -> Vec<Vec<String>> {
     found
 }
 
-/// Read one use tree from `i`; what follows it is returned.
+/// Reads one use tree from `i`; returns the index after it.
 fn tree(tokens: &[Token], mut i: usize, prefix: &[String], found: &mut Vec<Vec<String>>) -> usize {
     let mut path = prefix.to_vec();
     while let Some(token) = tokens.get(i) {
@@ -165,4 +195,13 @@ fn paths_spell_out_groups_and_find_uses_in_the_text() {
         paths(&tokens("use a::{self, b, c::{d as e, f}, g::*}; use tokio; fn x() { h::i::<T>(j.k::<U>()) }"));
     let found: Vec<String> = found.iter().map(|p| p.join("::")).collect();
     assert_eq!(found, ["a::self", "a::b", "a::c::d::as", "a::c::f", "a::g::*", "tokio", "h::i"]);
+}
+
+#[test]
+fn comments_are_found_beside_strings_and_characters() {
+    let source =
+        "//! One.\nlet a = \"// no\"; // Two.\nlet b = r#\"// \"no\"\"#;\nlet c = '\"'; /// Three.\n";
+    let found = comments(source);
+    let expected = [(1, "One."), (2, "Two."), (4, "Three.")];
+    assert_eq!(found, expected.map(|(line, text)| (line, text.to_owned())));
 }

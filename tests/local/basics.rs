@@ -1,4 +1,4 @@
-//! The ordinary way: change locally, sync, see it elsewhere.
+//! The ordinary way: change locally, sync, read it elsewhere.
 
 use std::io::{self, Write};
 use std::sync::Mutex;
@@ -184,7 +184,7 @@ async fn in_durable_mode_sync_has_nothing_to_do_and_snapshot_is_a_look() -> Resu
     other.close().await
 }
 
-/// Warnings of all tests in this process: which subscriber a thread has is no use while others run.
+/// Warnings of all tests in this process: a subscriber for one thread does not work while others run.
 static WARNINGS: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 struct Lines;

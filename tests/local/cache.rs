@@ -29,7 +29,7 @@ async fn open(store: Arc<dyn Store>, options: Options) -> Result<QueueFile> {
     QueueFile::open_with(store, NAME, options, Env::default()).await
 }
 
-/// Text that does not shrink.
+/// Text that does not compress.
 fn noise(len: usize) -> String {
     let mut text = String::new();
     while text.len() < len {
@@ -66,7 +66,7 @@ async fn reopening_reads_head_only(ground: &Ground) -> Result<()> {
     let uploads = file.metrics()?.uploads;
     assert!(uploads > 3, "there is something to keep");
     file.close().await?;
-    // Written by this process or read by it: both are there.
+    // Whether this process wrote or read them: both are there.
     for _ in 0..2 {
         let file = open(ground.store(), options(&cache)).await?;
         assert_eq!(file.metrics()?.gets, 1, "HEAD");
@@ -99,7 +99,7 @@ async fn a_damaged_or_missing_copy_is_fetched_anew(ground: &Ground) -> Result<()
             std::fs::write(p, bytes).expect("writable");
         },
         |p| {
-            // Sound, and of another object.
+            // Undamaged, but another object.
             let other = p.with_file_name("other");
             std::fs::rename(p, other).expect("movable");
         },
@@ -154,7 +154,7 @@ async fn two_processes_share_a_cache() -> Result<()> {
     file.close().await
 }
 
-/// What Python's sqlite3 finds in the copy: jobs, and whether it is sound.
+/// Reads the copy with Python's sqlite3: the number of jobs, if the integrity check passes.
 fn python(path: &Path) -> Option<i64> {
     let script = "import sqlite3, sys
 c = sqlite3.connect('file:' + sys.argv[1] + '?mode=ro', uri=True)
@@ -203,7 +203,7 @@ async fn python_opens_the_copy_while_the_queue_runs() -> Result<()> {
     running.await.expect("no panic")?;
     file.close().await?;
     assert_eq!(python(&path), Some(200), "what is left behind is the newest state");
-    // Nothing new: not written again.
+    // Nothing new: it is not written again.
     let before = path.metadata().and_then(|m| m.modified()).expect("there");
     open(store, options(&cache)).await?.close().await?;
     assert_eq!(path.metadata().and_then(|m| m.modified()).expect("there"), before);

@@ -1,4 +1,4 @@
-//! Copied directories, old ones put back, stores put back: nothing twice, nothing dropped without a word (P6, P21).
+//! Copied directories, old ones put back, stores put back: nothing published twice, nothing dropped silently (P6, P21).
 
 use std::sync::Arc;
 

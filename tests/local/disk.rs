@@ -1,11 +1,11 @@
-//! What becomes of the files: torn, damaged, full, failing.
+//! The files of the local state: torn, damaged, full, failing.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bucketq::local::{Dir, Disk, Lock};
+use bucketq::internals::local::{Dir, Disk, Lock};
 use bucketq::{Code, Env, Kind, QueueFile, Result};
 use bucketq_tests::given::{NAME, refused};
 use bucketq_tests::ground::Ground;
@@ -106,7 +106,7 @@ async fn a_generation_that_is_there_though_the_disk_denied_it_hides_no_later_com
     let file = disk.open(&machine, &ground).await?;
     disk.create_fails_late.store(true, Ordering::SeqCst);
     let mut expected = vec![];
-    // Once the log has outgrown its base, and nobody knows which generation counts, nothing more is taken.
+    // Once the log has outgrown its base and it is unknown which generation counts, no more changes are taken.
     let error = loop {
         let random: [u8; 150_000] = Env::default().bytes();
         let text: String = random.iter().map(|b| char::from(b'!' + b % 90)).collect();
@@ -126,16 +126,16 @@ async fn a_generation_that_is_there_though_the_disk_denied_it_hides_no_later_com
     file.close().await
 }
 
-/// A disk that does what a test tells it.
+/// A disk that a test controls.
 #[derive(Debug)]
 struct Told {
     disk: Disk,
-    /// Bytes that still fit.
+    /// Bytes of free space.
     room: AtomicI64,
     sync_fails: AtomicBool,
     cut_fails: AtomicBool,
     create_fails: AtomicBool,
-    /// The file is there, and yet an error says otherwise.
+    /// The file is created, but the call fails.
     create_fails_late: AtomicBool,
     creations: Mutex<Vec<String>>,
 }
@@ -225,7 +225,7 @@ async fn a_full_disk_refuses_the_op_and_leaves_everything_as_it_was() -> Result<
             assert_eq!((error.kind(), error.code()), (Kind::Full, Code::DiskFull), "{error}");
             assert_eq!(texts(&file).await?, ["a"]);
             assert_eq!(file.dirty()?.commits, 1);
-            // Nor can it be published: the intent does not fit.
+            // Nor can it be published: there is no space for the intent.
             disk.room.store(room, Ordering::SeqCst);
             assert_eq!(refused(file.sync().await).code(), Code::DiskFull);
         }
@@ -259,7 +259,7 @@ async fn a_discard_that_cannot_be_written_down_is_finished_once_it_can() -> Resu
     assert_eq!(refused(file.snapshot(file.dirty()?.commits > 0).await).code(), Code::Disk, "nor now");
     disk.room.store(i64::MAX, Ordering::SeqCst);
     disk.create_fails.store(false, Ordering::SeqCst);
-    // What most programs do: discard what is pending, and only then.
+    // Most programs do this: discard pending changes, if there are any.
     file.snapshot(file.dirty()?.commits > 0).await?;
     assert_eq!(texts(&file).await?, ["theirs"]);
     abandon(file).await?;

@@ -35,7 +35,7 @@ impl Machine {
         copy
     }
 
-    /// Put this machine's disk back to what the copy has.
+    /// Put this machine's disk back to the state of the copy.
     pub fn restore(&self, copy: &Self) {
         std::fs::remove_dir_all(self.disk.path()).expect("a directory can be removed");
         std::fs::create_dir(self.disk.path()).expect("a directory can be made");
@@ -63,6 +63,11 @@ impl Machine {
     pub async fn open_paused(&self, puppet: &Puppet) -> Result<QueueFile> {
         let options = Options { host: bucketq::Host::CurrentRuntime, ..self.options() };
         QueueFile::open_with(puppet.store(), NAME, options, self.clock.env()).await
+    }
+
+    /// Its clock.
+    pub fn clock(&self) -> &TestClock {
+        &self.clock
     }
 
     /// The directory of the only queue file here.
@@ -112,7 +117,7 @@ pub async fn durable(ground: &Ground) -> Result<QueueFile> {
     bucketq_tests::given::opened(ground.store()).await
 }
 
-/// A process in Durable mode on paused time, beneath the strings.
+/// A process in Durable mode on paused time, on the store beneath the puppet.
 pub async fn watch(machine: &Machine, puppet: &Puppet) -> Result<QueueFile> {
     let options = bucketq_tests::given::inline();
     QueueFile::open_with(Arc::clone(puppet.beneath()), NAME, options, machine.clock.env()).await
@@ -133,8 +138,8 @@ pub async fn enqueue(file: &QueueFile, text: &str) -> Result<()> {
     file.queue("q")?.enqueue(Payload::text(text)).await.map(|_| ())
 }
 
-/// A process that is gone: nothing it does from now on reaches disk or store.
+/// A process that is gone: it no longer reaches disk or store.
 pub async fn abandon(file: QueueFile) -> Result<()> {
-    // A handle closed without a sync leaves the directory as a killed process would, and gives its lock back.
+    // A handle closed without a sync leaves the directory as a killed process would, and releases its lock.
     file.close().await
 }

@@ -1,8 +1,9 @@
-//! Local mode: what is acknowledged is on this machine, `sync` publishes it, and nothing is published twice or dropped
-//! without a word, whatever becomes of the process, the directory, the store and the other writers.
+//! Local mode: acknowledged changes are on this machine, and `sync` publishes them. None is published twice or dropped
+//! silently, whatever happens to the process, the directory, the store and the other writers.
 
 mod basics;
 mod cache;
+mod clocks;
 mod copies;
 mod disk;
 mod fixture;

@@ -1,5 +1,5 @@
 //! Random local ops, syncs, crashes, power cuts, late puts and foreign commits, against a plain model: three lists of
-//! texts. Nothing acknowledged is lost, nothing is published twice, and Diverged is told only when somebody else came
+//! texts. No acknowledged op is lost, none is published twice, and Diverged is raised only when another writer came
 //! first. Rules left out on purpose are caught.
 
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use bucketq_tests::given::NAME;
 use crate::fixture::texts;
 use crate::power::{Fate, Faulty, Power};
 
-/// What should be so.
+/// The expected state.
 #[derive(Debug, Default)]
 struct Model {
-    /// What stands below what is pending.
+    /// Published, before the pending changes.
     base: Vec<String>,
     /// Acknowledged here since.
     pending: Vec<String>,
-    /// How many of those a power cut must leave.
+    /// The number of those that must survive a power cut.
     durable: usize,
-    /// One that was neither acknowledged nor refused.
+    /// A text that was neither acknowledged nor refused.
     maybe: Option<String>,
-    /// What a snapshot in the last moments of a process may have moved to.
+    /// The state that a snapshot in the last moments of a process may have moved to.
     moved: Option<Vec<String>>,
-    /// Somebody else has committed on top of the base, or may have.
+    /// Another writer has committed on top of the base, or may have.
     foreign: bool,
 }
 
@@ -47,7 +47,7 @@ struct World {
     options: Options,
     other: QueueFile,
     texts: u64,
-    /// Most puts come late.
+    /// Most puts arrive late.
     harsh: bool,
 }
 
@@ -114,7 +114,7 @@ impl World {
         texts(&self.other).await.map_err(told)
     }
 
-    /// The next life of the process, after a power cut or not.
+    /// Opens the next process, after a power cut or without one.
     async fn reopen(&self, file: QueueFile, model: &mut Model) -> std::result::Result<QueueFile, String> {
         file.close().await.map_err(told)?;
         let cut = self.rng.one_in(2);
@@ -172,7 +172,7 @@ impl World {
         let outcome = file.sync().await;
         self.faulty.set(vec![], false);
         if self.power.is_dead() {
-            // What it published counts all the same; the next life has to find out.
+            // Its published changes count all the same; the next process has to find out.
             return Ok(());
         }
         match outcome {
@@ -185,7 +185,7 @@ impl World {
                 let others = |t: &&String| t.starts_with('m') || model.base.contains(t);
                 let ours: Vec<String> = published.iter().filter(others).cloned().collect();
                 equal("what a sync published", &ours, &all)?;
-                // Others may have gone on beyond a body that had landed.
+                // Others may have committed after a body that had landed.
                 model.foreign = published.len() > all.len();
                 (model.base, model.pending, model.durable) = (all, vec![], 0);
             }
@@ -201,7 +201,7 @@ impl World {
             Ok(_) => {
                 let published = self.published().await?;
                 if self.power.is_dead() {
-                    // True, but perhaps not on the disk: the next life may have to find out again.
+                    // True, but perhaps not on the disk: the next process may have to find out again.
                     model.moved = Some(published);
                     return Ok(());
                 }
@@ -218,7 +218,7 @@ impl World {
         Ok(())
     }
 
-    /// Nothing twice, and what was there stays.
+    /// Checks that no job is published twice, and that earlier jobs stay.
     async fn check(&self, before: &mut Vec<String>) -> Checked {
         let published = self.published().await?;
         let mut unique = published.clone();
@@ -240,7 +240,7 @@ async fn run(seed: u64, options: Options, harsh: bool) -> Checked {
     let mut model = Model::default();
     let mut before = vec![];
     let mut file = w.open().await.map_err(told)?;
-    // A crash may come between a body that lands and the note of it, and the disk may be gone while handles live.
+    // A crash may come between the landing of a body and its note, and the disk may be gone while handles exist.
     for _ in 0..40 {
         if w.rng.one_in(6) {
             w.power.dies_after(w.rng.between(1, 8));
@@ -251,7 +251,7 @@ async fn run(seed: u64, options: Options, harsh: bool) -> Checked {
             8 => w.faulty.let_in(&w.rng).await,
             9 => {
                 let discard = w.rng.one_in(2);
-                // A body on its way may land while others look: the model cannot know before.
+                // A body on its way may land during a read: the model cannot know before.
                 w.snapshot(&file, &mut model, discard).await?;
             }
             10 if w.rng.one_in(2) => {
@@ -273,8 +273,8 @@ async fn run(seed: u64, options: Options, harsh: bool) -> Checked {
     Ok(())
 }
 
-/// A sync that did not succeed, or whose process died, may have settled an earlier body: what counts as published now
-/// must be.
+/// A sync that failed, or whose process died, may have settled an earlier body: what counts as published now must be
+/// published.
 async fn found_out(w: &World, file: &QueueFile, mut model: Model) -> std::result::Result<Model, String> {
     let left = file.dirty().map_err(told)?.commits as usize;
     let local = model.local();
@@ -294,7 +294,7 @@ fn seeds() -> u64 {
     std::env::var("LOCAL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(200)
 }
 
-/// The first seed that shows a violation.
+/// Returns the first seed that shows a violation.
 fn violation(seeds: std::ops::Range<u64>, options: &Options, harsh: bool) -> Option<String> {
     seeds.into_iter().find_map(|seed| {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -312,20 +312,44 @@ fn whatever_happens_nothing_is_lost_or_published_twice() {
     assert_eq!(violation(0..seeds(), &Options::default(), false), None);
 }
 
-#[cfg(feature = "broken")]
-#[test]
-fn each_rule_of_local_mode_left_out_is_noticed() {
+/// Each rule of Local mode, left out, is noticed.
+#[cfg(feature = "mutants")]
+#[allow(non_snake_case, reason = "a test has the name of its variant")]
+mod mutants {
+    use bucketq::Options;
     use bucketq::broken::Broken;
-    for rule in [
-        Broken::NoIntent,
-        Broken::LateIntent,
-        Broken::UnsyncedIntent,
-        Broken::NewestIntentOnly,
-        Broken::IntentWithoutPosition,
-    ] {
+
+    use super::violation;
+
+    fn caught(rule: Broken, harsh: bool) {
         let options = Options { broken: Some(rule), ..Options::default() };
-        let noticed = violation(0..2_000, &options, rule == Broken::NewestIntentOnly);
-        println!("{rule:?}: {noticed:?}");
+        let noticed = violation(0..2_000, &options, harsh);
+        println!("caught {rule:?}: {noticed:?}");
         assert!(noticed.is_some(), "{rule:?}");
+    }
+
+    #[test]
+    fn NoIntent() {
+        caught(Broken::NoIntent, false);
+    }
+
+    #[test]
+    fn LateIntent() {
+        caught(Broken::LateIntent, false);
+    }
+
+    #[test]
+    fn UnsyncedIntent() {
+        caught(Broken::UnsyncedIntent, false);
+    }
+
+    #[test]
+    fn NewestIntentOnly() {
+        caught(Broken::NewestIntentOnly, true);
+    }
+
+    #[test]
+    fn IntentWithoutPosition() {
+        caught(Broken::IntentWithoutPosition, false);
     }
 }

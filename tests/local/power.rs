@@ -1,5 +1,5 @@
-//! A directory in memory that loses what was not synced when the power goes, and a store whose puts are lost, answered
-//! by nothing, or come late.
+//! A directory in memory that loses unsynced bytes at a power cut, and a store whose puts are lost, get no reply, or
+//! arrive late.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bucketq::local::{Dir, Lock};
+use bucketq::internals::local::{Dir, Lock};
 use bucketq::store::{Expect, Got, Listed, Put, Store, Version};
 use bucketq::{Code, Error, Result};
 use bucketq_sim::rng::Rng;
@@ -17,14 +17,14 @@ use bytes::Bytes;
 #[derive(Clone, Debug, Default)]
 struct File {
     bytes: Vec<u8>,
-    /// What a power cut leaves.
+    /// The bytes that survive a power cut.
     on_disk: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
 struct Disk {
     files: BTreeMap<String, File>,
-    /// So many more things can be done to it before its process is gone.
+    /// The number of further operations before its process dies.
     left: Option<u64>,
 }
 
@@ -37,7 +37,7 @@ impl Power {
         self.0.lock().expect("no test panics while it holds this")
     }
 
-    /// The process that has it open dies after doing so much more to it.
+    /// The process that has it open dies after this number of further operations.
     pub fn dies_after(&self, steps: u64) {
         self.disk().left = Some(steps);
     }
@@ -46,7 +46,7 @@ impl Power {
         self.disk().left == Some(0)
     }
 
-    /// The next process may begin. With a power cut, what was not synced is gone, or some of it.
+    /// Lets the next process begin. With a power cut, unsynced bytes are lost, or some of them.
     pub fn revive(&self, cut: bool, rng: &Rng) {
         let mut disk = self.disk();
         disk.left = None;
@@ -69,7 +69,7 @@ impl Power {
         }
     }
 
-    /// Do one thing, if the process still lives. The last one may be done in part.
+    /// Do one operation, if the process is alive. The last one may be done in part.
     fn step<T>(&self, work: impl FnOnce(&mut Disk, bool) -> io::Result<T>) -> io::Result<T> {
         let mut disk = self.disk();
         match disk.left {
@@ -106,7 +106,7 @@ impl Dir for Power {
 
     fn create(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.step(|disk, last| {
-            // Gone before the rename, or after it.
+            // The process dies before the rename, or after it.
             if !last || bytes.len().is_multiple_of(2) {
                 let file = File { bytes: bytes.to_vec(), on_disk: bytes.to_vec() };
                 disk.files.insert(name.to_owned(), file);
@@ -150,15 +150,15 @@ impl Dir for Power {
     }
 }
 
-/// What becomes of a conditional put.
+/// The fate of a conditional put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Pass,
     LoseRequest,
     LoseAnswer,
-    /// It is on its way until it is let in.
+    /// It is on its way until the test lets it in.
     Late,
-    /// One that was late arrives just before it.
+    /// A late put arrives just before it.
     Behind,
     Refuse,
 }
@@ -170,7 +170,7 @@ struct Line {
     late: Vec<(String, Bytes, Expect)>,
 }
 
-/// A line to a store. Clones are the same.
+/// A connection to a store. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct Faulty {
     inner: Arc<dyn Store>,
@@ -186,7 +186,7 @@ impl Faulty {
         self.line.lock().expect("no test panics while it holds this")
     }
 
-    /// What becomes of the next puts; those after them pass. `blind`: no get is answered.
+    /// Sets the fates of the next puts; later ones pass. `blind`: gets return no reply.
     pub fn set(&self, fates: Vec<Fate>, blind: bool) {
         let mut line = self.line();
         line.fates = fates;
@@ -194,7 +194,7 @@ impl Faulty {
         line.blind = blind;
     }
 
-    /// One put that was on its way arrives.
+    /// Lets one late put arrive.
     pub async fn let_in(&self, rng: &Rng) {
         let n = self.line().late.len() as u64;
         self.arrive(rng.below(n) as usize).await;

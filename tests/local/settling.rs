@@ -1,4 +1,4 @@
-//! A sync whose answer is lost, in this life or an earlier one: it is published exactly once.
+//! A sync whose reply is lost, in this process or an earlier one: its changes are published exactly once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn puppet() -> Puppet {
     Puppet::over(Arc::new(Memory::new()))
 }
 
-/// What everybody sees.
+/// The published jobs, as every reader sees them.
 async fn published(machine: &Machine, puppet: &Puppet) -> Result<Vec<String>> {
     let file = watch(machine, puppet).await?;
     let all = texts(&file).await?;
@@ -97,7 +97,7 @@ async fn several_bodies_on_one_base_are_settled_by_the_one_that_landed() -> Resu
                 let lands = if first_lands { i == 0 } else { i == 1 };
                 // Only one can land: the others meet another version.
                 puppet.every_put(if lands { OnPut::LoseAnswer } else { OnPut::LoseRequest });
-                // Once one has landed, a look would settle it.
+                // Once one has landed, a read would settle it.
                 let may_look = !first_lands && i < 2;
                 puppet.every_get(if may_look { OnGet::Pass } else { OnGet::Fail(Code::Unreachable) });
                 let blind = puppet.clone();
@@ -143,11 +143,11 @@ async fn ops_behind_a_body_that_landed_stay_pending_when_others_went_on() -> Res
             abandon(file).await?;
             file = machine.open_paused(&puppet).await?;
         }
-        // What landed is settled although somebody went on beyond it.
+        // The landed commit is settled although another writer committed after it.
         assert_eq!(file.sync().await?.commits, 1);
         assert_eq!(file.dirty()?.commits, 0);
         enqueue(&file, "b").await?;
-        // On a state that is not the newest: Diverged.
+        // Based on a state that is not the newest: Diverged.
         let error = refused(file.sync().await);
         assert_eq!((error.kind(), error.code()), (Kind::Diverged, Code::Diverged), "{error}");
         assert_eq!(file.dirty()?.commits, 1);

@@ -1,9 +1,11 @@
-//! Following others, and giving up what can no longer be published.
+//! Catching up with others, and discarding pending changes that can no longer be published.
 
 use std::sync::Arc;
 
+use bucketq::internals::gap::Gap;
+use bucketq::internals::head::Head;
 use bucketq::job::{Dedup, DedupScope};
-use bucketq::store::Memory;
+use bucketq::store::{Expect, Got, Memory, Put};
 use bucketq::{Code, Kind, Options, Payload, QueueFile, Result, State};
 use bucketq_tests::given::{HEAD, object, refused};
 use bucketq_tests::ground::Ground;
@@ -75,7 +77,7 @@ async fn a_lost_race_is_diverged_and_loses_nothing_until_it_is_discarded(ground:
     other.close().await
 }
 
-/// An enqueue with a key; whether another job has it.
+/// An enqueue with a key; returns whether another job has it.
 async fn put(file: &QueueFile, key: &str) -> Result<bool> {
     let q = file.queue("q")?;
     let mut job = q.new_job(Payload::text(key))?;
@@ -83,12 +85,12 @@ async fn put(file: &QueueFile, key: &str) -> Result<bool> {
     Ok(q.enqueue_job(job).await?.deduplicated)
 }
 
-/// What is remembered of keys must not outlive what was discarded (decision 18), whether somebody else has committed
+/// The writer's memory of keys must not outlive discarded changes (decision 18), whether another writer has committed
 /// meanwhile or the pages only go back.
 async fn keys_that_were_discarded_are_free_and_those_that_came_back_count(ground: &Ground) -> Result<()> {
     let machine = Machine::new();
     let (file, other) = (machine.open(ground).await?, durable(ground).await?);
-    // What is remembered was read in a commit that stays.
+    // These keys were read in a commit that stays.
     for key in ["earlier", "again"] {
         assert!(!put(&file, key).await?);
         file.sync().await?;
@@ -132,7 +134,7 @@ async fn a_snapshot_follows_over_segments_and_bases(ground: &Ground) -> Result<(
         file.snapshot(false).await?;
         assert_eq!(texts(&file).await?, texts(&other).await?);
     }
-    // Large local commits go through segments too.
+    // Large local commits use segments too.
     for i in 0..10 {
         let random: [u8; 6_000] = bucketq::Env::default().bytes();
         let text: String = random.iter().map(|b| char::from(b'a' + b % 26)).collect();
@@ -173,7 +175,7 @@ async fn what_is_discarded_cannot_land_afterwards() -> Result<()> {
         puppet.every_put(if landed { OnPut::LoseAnswer } else { OnPut::LoseRequest });
         puppet.every_get(OnGet::Fail(Code::Unreachable));
         refused(file.sync().await);
-        // As long as nobody can say, it is not dropped.
+        // While the outcome is unknown, it is not dropped.
         assert!(file.snapshot(true).await.is_err());
         assert_eq!(texts(&file).await?, ["mine"]);
         puppet.every_put(OnPut::Pass);
@@ -181,13 +183,35 @@ async fn what_is_discarded_cannot_land_afterwards() -> Result<()> {
         let head = object(puppet.beneath(), HEAD).await?;
         file.snapshot(true).await?;
         assert_eq!(texts(&file).await?.len(), usize::from(landed), "landed {landed}");
-        // The body that was lost on its way meets another version now.
+        // The body that was lost meets another version now.
         assert_eq!(object(puppet.beneath(), HEAD).await? == head, landed);
         enqueue(&file, "next").await?;
         file.sync().await?;
         file.close().await?;
     }
     Ok(())
+}
+
+/// A gap asks other writers to send nothing for a while. A local commit sends nothing, and must not follow HEAD either.
+#[tokio::test]
+async fn a_local_commit_waits_for_no_gap_of_another_writer() -> Result<()> {
+    let (machine, ground) = (Machine::new(), Ground::memory());
+    let other = durable(&ground).await?;
+    enqueue(&other, "foreign").await?;
+    let store = ground.store();
+    let Got::Object { bytes, version, .. } = store.get(HEAD, None).await? else { panic!("no HEAD") };
+    let mut head = Head::decode(HEAD, &bytes)?;
+    head.set_gap(Some(Gap { writer: [7; 8], ms: 600_000 }));
+    let put = store.put_if(HEAD, head.encode().into(), &Expect::Is(version)).await;
+    assert!(matches!(put, Put::Stored { .. }), "{put:?}");
+    let file = machine.open(&ground).await?;
+    let before = file.metrics()?;
+    enqueue(&file, "mine").await?;
+    assert_eq!(file.metrics()?.gets, before.gets, "HEAD is read before a sync only");
+    assert_eq!(texts(&file).await?, ["foreign", "mine"]);
+    assert_eq!(file.dirty()?.commits, 1);
+    file.close().await?;
+    other.close().await
 }
 
 #[tokio::test]

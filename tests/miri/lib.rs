@@ -1,9 +1,11 @@
-//! The safe part of `bucketq::pages`, from its own sources, under its own name.
+//! The safe part of `bucketq::internals::pages`, from its own sources, as a crate of the same name.
 
-#[path = "../../crates/bucketq/src/error.rs"]
-pub mod error;
+#[path = "../../crates/bucketq/src/noun"]
+pub mod noun {
+    pub mod error;
+}
 
-#[path = "../../crates/bucketq/src/pages"]
+#[path = "../../crates/bucketq/src/state/pages"]
 pub mod pages {
     mod checksum;
     mod delta;
@@ -11,9 +13,15 @@ pub mod pages {
 
     pub use checksum::Checksum;
     pub use delta::Delta;
-    pub use store::{Changes, Image, Pages};
+    pub use store::{Image, PageChanges, Pages};
 
     pub const PAGE: usize = 4096;
-    type Page = [u8; PAGE];
-    const ZEROS: Page = [0; PAGE];
+    type PageBytes = [u8; PAGE];
+    const ZEROS: PageBytes = [0; PAGE];
+}
+
+pub use noun::error;
+
+pub mod internals {
+    pub use crate::pages;
 }

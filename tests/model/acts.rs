@@ -1,4 +1,4 @@
-//! What each op does to the model: what the docs say, in the fewest words, with no thought for speed.
+//! The effect of each op on the model: the rules of the docs, as briefly as possible, without regard to speed.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,26 @@ use bucketq::op::{Claim, Enqueued, Held, Op, Outcome};
 use crate::model::{Act, Answer, MJob, Model};
 
 impl Model {
-    /// Apply an op. `real` is what the database did: asked only for the jitter of a back-off, and checked.
+    /// Apply an op. `real` is the database's outcome: used only for the jitter of a back-off, which is checked.
     pub fn apply(&mut self, op: &Op, act: Act, real: Option<&Outcome>) -> Answer {
+        self.apply_before(op, act, real, &[])
+    }
+
+    /// The same before these ops of the same atomic: a purge keeps the jobs that they enqueue.
+    fn apply_before(&mut self, op: &Op, act: Act, real: Option<&Outcome>, later: &[Op]) -> Answer {
+        let spared: Vec<JobId> = later
+            .iter()
+            .flat_map(|op| if let Op::Enqueue { jobs, .. } = op { &jobs[..] } else { &[] })
+            .map(|job| job.id)
+            .collect();
         match op {
             Op::Enqueue { queue, jobs } => {
-                Ok(Outcome::Enqueued(jobs.iter().map(|new| self.enqueue(queue, new, act)).collect()))
+                let before = self.clone();
+                let done: Answer<Vec<_>> = jobs.iter().map(|new| self.enqueue(queue, new, act)).collect();
+                if done.is_err() {
+                    *self = before;
+                }
+                done.map(Outcome::Enqueued)
             }
             Op::Claim(claim) => Ok(Outcome::Claimed(self.claim(claim, act))),
             Op::Ack { held, result } => self.ack(held, result.as_ref(), act),
@@ -28,6 +43,7 @@ impl Model {
                 }
                 Ok(Outcome::Released)
             }
+            Op::Reject { held, .. } if self.left_as(held, State::Dead) => Ok(Outcome::Rejected),
             Op::Reject { held, error } => {
                 let job = self.proven(held)?;
                 if job.state != State::Dead {
@@ -38,10 +54,11 @@ impl Model {
                 }
                 Ok(Outcome::Rejected)
             }
-            Op::Extend { held, lease_ms } => {
+            Op::Extend { held, lease_ms, at_least } => {
                 let job = self.proven(held)?;
                 leased(job)?;
-                job.ends_ms = act.now_ms + lease_ms;
+                let sooner = if *at_least { job.ends_ms } else { i64::MIN };
+                job.ends_ms = sooner.max(act.now_ms + lease_ms);
                 Ok(Outcome::Extended { expires_ms: job.ends_ms })
             }
             Op::Cancel { id, leased } => self.cancel(*id, *leased, act),
@@ -51,7 +68,7 @@ impl Model {
                 let gone: Vec<_> = self
                     .jobs
                     .values()
-                    .filter(|j| j.queue == *queue && states.contains(&j.state))
+                    .filter(|j| j.queue == *queue && states.contains(&j.state) && !spared.contains(&j.new.id))
                     .map(|j| j.seq)
                     .collect();
                 for seq in &gone {
@@ -76,7 +93,7 @@ impl Model {
                         Some(Outcome::Atomic(outcomes)) => outcomes.get(i),
                         _ => None,
                     };
-                    match self.apply(op, act, real) {
+                    match self.apply_before(op, act, real, &ops[i + 1..]) {
                         Ok(outcome) => outcomes.push(outcome),
                         Err(e) => {
                             *self = before;
@@ -90,9 +107,23 @@ impl Model {
         }
     }
 
-    fn enqueue(&mut self, queue: &str, new: &New, act: Act) -> Enqueued {
+    fn enqueue(&mut self, queue: &str, new: &New, act: Act) -> Answer<Enqueued> {
+        let answer = |id, seq, deduplicated, existing| Enqueued {
+            id,
+            deduplicated,
+            existing,
+            commit_seq: seq >> 24,
+            dropped: vec![],
+        };
         if let Some(job) = self.job(new.id) {
-            return Enqueued { id: new.id, deduplicated: false, commit_seq: job.seq >> 24, dropped: vec![] };
+            let there = &job.new;
+            let same = (job.queue == queue || job.run > 0)
+                && (&there.payload, there.priority, &there.group) == (&new.payload, new.priority, &new.group)
+                && new.dedup.as_ref().is_none_or(|d| there.dedup.as_ref().is_some_and(|t| t.key == d.key));
+            return if same { Ok(answer(new.id, job.seq, false, true)) } else { Err(Code::IdTaken) };
+        }
+        if self.left.contains_key(&new.id) {
+            return Ok(answer(new.id, 0, false, true));
         }
         if let Some(dedup) = &new.dedup
             && let Some((id, first_seq, until)) = self.dedup.get(&(queue.to_owned(), dedup.key.clone()))
@@ -100,8 +131,7 @@ impl Model {
             let job = self.job(*id);
             let counts = until.map_or(job.is_some_and(MJob::live), |until| until > act.now_ms);
             if counts {
-                let seq = job.map_or(*first_seq, |j| j.seq);
-                return Enqueued { id: *id, deduplicated: true, commit_seq: seq >> 24, dropped: vec![] };
+                return Ok(answer(*id, job.map_or(*first_seq, |j| j.seq), true, false));
             }
         }
         self.make_queue(queue);
@@ -139,7 +169,7 @@ impl Model {
             result: None,
         };
         self.jobs.insert(seq, job);
-        Enqueued { id: new.id, deduplicated: false, commit_seq: act.commit_seq, dropped: vec![] }
+        Ok(answer(new.id, seq, false, false))
     }
 
     fn take_turns(&mut self, queue: &str, new: &New) {
@@ -153,7 +183,7 @@ impl Model {
             && self.jobs.values().any(|j| j.queue == queue && j.new.group.as_ref() == group && j.live())
     }
 
-    /// The first live job of each group is not held.
+    /// Unblock the first unfinished job of each group.
     fn advance(&mut self, act: Act) {
         let mut seen = Vec::new();
         for job in self.jobs.values_mut().filter(|j| j.new.group.is_some() && j.live()) {
@@ -221,7 +251,7 @@ impl Model {
         for job in mine.iter().map(|seq| &self.jobs[seq]).filter(|j| j.state == State::Ready && !j.held) {
             lines.entry(job.queue.clone()).or_default().push((job.new.priority, job.turn, job.seq));
         }
-        // In a queue the turn goes before the age; what comes first in each queue is compared without it.
+        // In a queue the turn is compared before the age; the first jobs of the queues are compared without it.
         for line in lines.values_mut() {
             line.sort_unstable_by(|a, b| b.cmp(a));
         }
@@ -252,6 +282,9 @@ impl Model {
     }
 
     fn ack(&mut self, held: &Held, result: Option<&Payload>, act: Act) -> Answer {
+        if self.left_as(held, State::Done) {
+            return Ok(Outcome::Acked);
+        }
         let job = self.proven(held)?;
         if job.state != State::Done {
             leased(job)?;
@@ -270,6 +303,9 @@ impl Model {
         act: Act,
         real: Option<&Outcome>,
     ) -> Answer {
+        if self.left_as(held, State::Dead) {
+            return Ok(Outcome::Nacked { state: State::Dead, run_at_ms: act.now_ms });
+        }
         let job = self.proven(held)?;
         if matches!(job.state, State::Ready | State::Scheduled | State::Dead) {
             return Ok(Outcome::Nacked { state: job.state, run_at_ms: job.run_at_ms });
@@ -302,7 +338,7 @@ impl Model {
                     );
                     delay
                 }
-                // The atomic fails later on: any will do.
+                // The atomic fails later: any value will do.
                 _ => most,
             }
         });
@@ -323,7 +359,7 @@ impl Model {
         self.retain(&queue);
     }
 
-    /// The oldest of those that ended well, and of the dead ones, leave.
+    /// The oldest jobs beyond the retention leave, done and dead ones counted apart.
     fn retain(&mut self, queue: &str) {
         for ends in [&[State::Done, State::Cancelled][..], &[State::Dead]] {
             let kept = self.jobs.values().filter(|j| j.queue == queue && ends.contains(&j.state));
@@ -338,6 +374,7 @@ impl Model {
 
     fn delete(&mut self, seq: u64) {
         let job = self.jobs.remove(&seq).expect("there");
+        self.left.insert(job.new.id, (job.token, job.state));
         self.dedup.retain(|_, (id, _, until)| until.is_some() || *id != job.new.id);
     }
 

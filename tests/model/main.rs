@@ -1,8 +1,8 @@
 //! Random ops against a plain model of the queue.
 //!
 //! A case is a list of steps: batches that are committed or rolled back, time that passes, caches that are dropped.
-//! After each op the outcomes are compared, after each step the whole state; `queue_db` adds what must hold
-//! of the database whatever the model says.
+//! After each op the outcomes are compared, after each step the whole state; `queue_db` also checks every invariant of
+//! the database.
 
 mod acts;
 mod model;
@@ -17,7 +17,7 @@ use model::{Act, Model};
 use proptest::prelude::*;
 use steps::{Step, op, queue_name, steps};
 
-/// What an op came to, with everything that must agree.
+/// Compares the two results of an op in everything that must agree.
 fn same(op: &Op, real: &Result<Outcome, Code>, model: &Result<Outcome, Code>) {
     assert_eq!(real, model, "database and model differ about {op:?}");
 }
@@ -46,7 +46,7 @@ fn batch(w: &mut World, model: &mut Model, specs: &[steps::Spec], commit: bool) 
     }
 }
 
-/// Every question about the state, answered by both.
+/// Compares the results of every query.
 fn compare(w: &mut World, model: &Model) {
     check(w.db.connection());
     let now_ms = w.now_ms;

@@ -1,14 +1,14 @@
-//! The queue as plain maps, and the answers to every question. What ops do to it is in acts.rs.
+//! The queue as plain maps, and the result of every query. The effects of ops are in acts.rs.
 
 use std::collections::BTreeMap;
 
 use bucketq::error::Code;
 use bucketq::job::{Claimed, Job, JobId, New, Payload, State};
 use bucketq::lease::{Lease, Token};
-use bucketq::op::{Outcome, Queues};
+use bucketq::op::{Held, Outcome, Queues};
 use bucketq::query::QueueInfo;
 
-/// What an op came to.
+/// The result of an op.
 pub type Answer<T = Outcome> = Result<T, Code>;
 
 /// The commit being built.
@@ -42,7 +42,7 @@ pub struct MJob {
     pub ends_ms: i64,
     /// Its place in the order of finishes, once it is finished.
     pub finish: (u64, u64),
-    /// Of the newest claim; none once its lease was ended by somebody else.
+    /// The token of the newest claim; `None` once another op has ended its lease.
     pub token: Option<Token>,
     pub last_error: Option<String>,
     pub result: Option<Payload>,
@@ -93,7 +93,7 @@ impl MJob {
         Claimed { job, payload: self.new.payload.clone(), lease }
     }
 
-    /// Since when it can be claimed, if it can.
+    /// The time since when it can be claimed, if it can.
     fn claimable_since(&self, now_ms: i64) -> Option<i64> {
         match self.state {
             State::Ready if !self.held => Some(self.run_at_ms.max(self.enqueued_ms)),
@@ -110,12 +110,20 @@ pub struct Model {
     pub jobs: BTreeMap<u64, MJob>,
     /// The first job with a key, its seq then, and the end of the window.
     pub dedup: BTreeMap<(String, String), (JobId, u64, Option<i64>)>,
+    /// Jobs that have left, with their newest token and their final state. No case takes as long as they are
+    /// remembered.
+    pub left: BTreeMap<JobId, (Option<Token>, State)>,
     pub ordinal: u64,
 }
 
 impl Model {
     pub fn job(&self, id: JobId) -> Option<&MJob> {
         self.jobs.values().find(|j| j.new.id == id)
+    }
+
+    /// Whether the job has left and this holder had finished it in this state.
+    pub fn left_as(&self, held: &Held, state: State) -> bool {
+        self.left.get(&held.id) == Some(&(Some(held.token), state))
     }
 
     pub fn seq_of(&self, id: JobId) -> Answer<u64> {
@@ -140,7 +148,7 @@ impl Model {
         self.queues[queue].turn.map_or(0, |turn| turn + 1)
     }
 
-    /// Whether a claim on these queues looks at this one.
+    /// Whether a claim on these queues includes this one.
     pub fn looks_at(&self, queues: &Queues, name: &str) -> bool {
         let named = match queues {
             Queues::Any => true,

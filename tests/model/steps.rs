@@ -1,4 +1,4 @@
-//! Random steps: few ids, few tokens, few queues, so that ops meet each other.
+//! Random steps: few ids, few tokens, few queues, so that ops affect each other.
 
 use bucketq::job::{Backoff, Dedup, DedupScope, JobId, New, Payload, State, When};
 use bucketq::lease::Token;
@@ -19,7 +19,7 @@ pub enum Step {
         commit: bool,
     },
     Forget,
-    /// Others may have written since the newest commit.
+    /// Drops the caches, as other writers may have written since the newest commit.
     Rewind,
     Retain {
         queue: u8,
@@ -27,11 +27,11 @@ pub enum Step {
     },
 }
 
-/// An op but for what depends on the state: the token of the job's present lease.
+/// An op without the part that depends on the state: the token of the job's present lease.
 #[derive(Clone, Debug)]
 pub enum Spec {
     Op(Op),
-    /// An op on a job by its holder, or by somebody with another token.
+    /// An op on a job by its holder, or by a caller with another token.
     Held {
         job: u32,
         other: Option<u8>,
@@ -40,21 +40,21 @@ pub enum Spec {
     Atomic(Vec<Spec>),
 }
 
-/// What a holder does.
+/// The op of a holder.
 #[derive(Clone, Debug)]
 pub enum What {
     Ack(Option<Payload>),
     Nack(Option<i64>, Option<String>),
     Release,
     Reject(Option<String>),
-    Extend(i64),
+    Extend(i64, bool),
 }
 
 pub fn queue_name(n: u8) -> String {
     format!("queue-{n}")
 }
 
-/// The op a spec means in this state.
+/// The op that a spec means in this state.
 pub fn op(spec: &Spec, model: &Model) -> Op {
     match spec {
         Spec::Op(op) => op.clone(),
@@ -67,7 +67,7 @@ pub fn op(spec: &Spec, model: &Model) -> Op {
                 What::Nack(delay_ms, error) => Op::Nack { held, delay_ms, error },
                 What::Release => Op::Release { held },
                 What::Reject(error) => Op::Reject { held, error },
-                What::Extend(lease_ms) => Op::Extend { held, lease_ms },
+                What::Extend(lease_ms, at_least) => Op::Extend { held, lease_ms, at_least },
             }
         }
     }
@@ -108,7 +108,7 @@ fn single() -> impl Strategy<Value = Spec> {
 }
 
 fn number() -> impl Strategy<Value = u32> {
-    0..24_u32
+    0..40_u32
 }
 
 fn claim() -> impl Strategy<Value = Claim> {
@@ -137,7 +137,7 @@ fn what() -> impl Strategy<Value = What> {
         3 => (option::of(0..40_i64), error()).prop_map(|(delay, error)| What::Nack(delay, error)),
         1 => Just(What::Release),
         1 => error().prop_map(What::Reject),
-        1 => (1..80_i64).prop_map(What::Extend),
+        1 => (1..80_i64, prop::bool::ANY).prop_map(|(ms, at_least)| What::Extend(ms, at_least)),
     ]
 }
 
@@ -167,9 +167,17 @@ fn new() -> impl Strategy<Value = New> {
     let dedup = (0..3_u8, scope).prop_map(|(key, scope)| Dedup { key: format!("key-{key}"), scope });
     let group = (0..2_u8).prop_map(|n| format!("group-{n}"));
     let names = (option::weighted(0.3, dedup), option::weighted(0.4, group), any::<bool>());
-    (number().prop_map(id), payload(), -2..3_i32, when, 1..4_u32, backoff, names).prop_map(
-        |(id, payload, priority, when, max_attempts, backoff, (dedup, group, header))| {
-            let id: JobId = id;
+    // Most ids always come with the same content, so that a second enqueue is a repeat.
+    let who = (number(), prop::bool::weighted(0.8));
+    (who, payload(), -2..3_i32, when, 1..4_u32, backoff, names).prop_map(
+        |((n, usual), payload, priority, when, max_attempts, backoff, (dedup, group, header))| {
+            let id: JobId = id(n);
+            let (payload, priority, dedup, group) = if usual {
+                let group = (n % 4 == 0).then(|| format!("group-{}", n % 2));
+                (Payload::text(format!("payload {n}")), n as i32 % 5 - 2, dedup.filter(|_| n % 3 == 0), group)
+            } else {
+                (payload, priority, dedup, group)
+            };
             let headers = if header {
                 [("k".to_owned(), "v".to_owned())].into()
             } else {

@@ -1,4 +1,4 @@
-//! A check reads everything, says all that is wrong, and writes nothing.
+//! A check reads everything, reports every fault, and writes nothing.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ async fn parts(store: &Arc<dyn Store>) -> Result<[String; 2]> {
     let head = head(store).await?;
     let s = &head.segments[0];
     Ok([
-        bucketq::keys::base(NAME, &head.file_id, head.base.seq, &head.base.rand),
-        bucketq::keys::segment(NAME, &head.file_id, s.from, s.to, &s.rand),
+        bucketq::internals::keys::base(NAME, &head.file_id, head.base.seq, &head.base.rand),
+        bucketq::internals::keys::segment(NAME, &head.file_id, s.from, s.to, &s.rand),
     ])
 }
 
@@ -121,8 +121,8 @@ async fn what_no_head_refers_to_is_counted_by_whose_it_is() -> Result<()> {
     let store = grown(260).await?;
     let before = report(&store).await?;
     let head = head(&store).await?;
-    let low = bucketq::keys::base(NAME, &head.file_id, 1, &[1; 8]);
-    let foreign = bucketq::keys::segment(NAME, &[9; 16], 1, 2, &[1; 8]);
+    let low = bucketq::internals::keys::base(NAME, &head.file_id, 1, &[1; 8]);
+    let foreign = bucketq::internals::keys::segment(NAME, &[9; 16], 1, 2, &[1; 8]);
     for (key, bytes) in
         [(&low, 10), (&foreign, 20), (&"jobs.note".to_owned(), 40), (&"jobs2.head".to_owned(), 80)]
     {
@@ -153,20 +153,20 @@ async fn a_rule_broken_inside_the_database_is_found() -> Result<()> {
     rusqlite::Connection::open(&image)
         .and_then(|c| c.execute_batch("UPDATE queues SET ready = ready + 1"))
         .expect("sqlite changes it");
-    // As no writer of ours would: with a base whose counts are wrong, and a HEAD that vouches for it.
-    let pages = bucketq::pages::Pages::from_image(&std::fs::read(&image).expect("it is there"))?;
-    let body = bucketq::base::encode(&pages.image())?;
+    // No writer does this: a base whose counts are wrong, and a HEAD with its hash.
+    let pages = bucketq::internals::pages::Pages::from_image(&std::fs::read(&image).expect("it is there"))?;
+    let body = bucketq::internals::base::encode(&pages.image())?;
     let mut head = head(&store).await?;
-    head.base = bucketq::head::BaseRef {
+    head.base = bucketq::internals::head::BaseRef {
         seq: head.commit_seq,
         rand: [7; 8],
         codec: 1,
         len: body.len() as u64,
-        hash: bucketq::wire::hash(&body),
+        hash: bucketq::internals::wire::hash(&body),
     };
     (head.page_count, head.checksum) = (pages.page_count(), pages.checksum().0);
     (head.segments, head.tail) = (vec![], vec![]);
-    let key = bucketq::keys::base(NAME, &head.file_id, head.base.seq, &head.base.rand);
+    let key = bucketq::internals::keys::base(NAME, &head.file_id, head.base.seq, &head.base.rand);
     store.put_new(&key, body.into()).await?;
     store.put_new(HEAD, head.encode().into()).await?;
     let report = report(&store).await?;
@@ -208,7 +208,7 @@ async fn a_check_works_while_others_commit() -> Result<()> {
         Ok::<_, bucketq::Error>(())
     });
     let mut newest = 0;
-    // However late the other task gets its turn.
+    // However late the other task runs.
     while newest < 5 {
         let report = check(&url, Options::default()).await?;
         assert!(report.is_clean(), "{report:?}");

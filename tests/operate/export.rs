@@ -1,4 +1,4 @@
-//! An export is a plain SQLite file of one settled commit, whole or not there at all.
+//! An export is a plain SQLite file of one settled commit; it exists completely or not at all.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ async fn an_export_is_a_sqlite_file_of_the_newest_commit() -> Result<()> {
         other.queue("q")?.enqueue(Payload::text(i.to_string())).await?;
     }
     let path = dir.path().join("image.sqlite");
-    // This handle has seen nothing of the others' commits yet.
+    // This handle has not read the others' commits yet.
     let exported = file.export(&path, false).await?;
     let stats = other.stats(None).await?;
     assert_eq!((exported.commit_seq, &exported.commit_id), (stats.commit_seq, &stats.commit_id));
@@ -71,7 +71,7 @@ async fn an_export_shows_nothing_that_is_not_settled() -> Result<()> {
         let (file, path) = (file.clone(), path.clone());
         async move { file.export(path, false).await }
     });
-    // Neither ends while the put does not; the export is told so, or shows the settled state.
+    // Neither ends before the put does; the export fails because of it, or has the settled state.
     let exported = exporting.await.expect("no panic");
     assert!(lost.await.expect("no panic").is_err());
     if exported.is_ok() {

@@ -1,4 +1,4 @@
-//! The option `read_only`: everything can be looked at and nothing is ever written.
+//! The option `read_only`: everything can be read and nothing is ever written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,7 +75,7 @@ async fn it_follows_a_writer_of_the_same_process() -> Result<()> {
     file.close().await
 }
 
-/// Even a directory that nothing can be written to.
+/// Even in a read-only directory.
 #[cfg(unix)]
 #[tokio::test]
 async fn files_of_others_in_the_directory_are_left_alone() -> Result<()> {

@@ -1,7 +1,8 @@
-//! What operators rely on: checks, exports, restores, the history, looking without writing, and upgrades one by one.
+//! The promises to operators: checks, exports, restores, the history, read-only access, and upgrades one by one.
 
 mod check;
 mod export;
+mod fix_time;
 mod history;
 mod looking;
 mod pinned;
@@ -10,13 +11,13 @@ mod upgrade;
 
 use std::sync::Arc;
 
-use bucketq::head::Head;
+use bucketq::internals::head::Head;
 use bucketq::store::{Memory, Store};
 use bucketq::{Options, Payload, QueueFile, Result};
 use bucketq_tests::clock::TestClock;
 use bucketq_tests::given::{HEAD, NAME, inline, noise, object};
 
-/// A queue file on a clock of its own.
+/// A queue file with its own clock.
 async fn open(store: &Arc<dyn Store>) -> Result<QueueFile> {
     open_as(store, inline()).await
 }
@@ -26,7 +27,7 @@ async fn open_as(store: &Arc<dyn Store>, options: Options) -> Result<QueueFile> 
     QueueFile::open_with(Arc::clone(store), NAME, options, TestClock::start().env()).await
 }
 
-/// A queue file of this many jobs of 3 KB, one a commit, with some of each state; from 260 on it has a base.
+/// A queue file of this number of jobs of 3 KB, one a commit, with some of each state; from 260 on it has a base.
 async fn grown(jobs: u64) -> Result<Arc<dyn Store>> {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
     let file = open(&store).await?;
@@ -41,7 +42,7 @@ async fn grown(jobs: u64) -> Result<Arc<dyn Store>> {
     Ok(store)
 }
 
-/// HEAD as it stands.
+/// The current HEAD.
 async fn head(store: &Arc<dyn Store>) -> Result<Head> {
     Head::decode(HEAD, &object(store, HEAD).await?.expect("there is a HEAD"))
 }

@@ -1,11 +1,12 @@
-//! One commit held fast for readers: the same database from the bytes of its HEAD, and what is put aside.
+//! One commit pinned for readers: the same database from the bytes of its HEAD, and the staged objects.
 
 use std::sync::Arc;
 
+use bucketq::internals::{archive, keys};
 use bucketq::operate::Objects;
 use bucketq::query::{Answer, Query};
 use bucketq::store::Store;
-use bucketq::{Code, Options, Payload, Result, archive, keys};
+use bucketq::{Code, Options, Payload, Result, State};
 use bucketq_tests::clock::TestClock;
 use bucketq_tests::given::{NAME, inline};
 use bytes::Bytes;
@@ -41,6 +42,29 @@ async fn a_pinned_commit_stays_what_it_was_and_is_built_again_from_its_head() ->
 }
 
 #[tokio::test]
+async fn the_jobs_of_a_commit_are_read_in_parts_by_queue_and_by_state() -> Result<()> {
+    let pinned = objects(&grown(20).await?)?.pin().await?;
+    let all = pinned.jobs(0, 100, None, None)?.expect("there are 20 jobs");
+    assert_eq!(pinned.jobs(0, 100, Some(&["q".into()]), Some(&State::ALL))?, Some(all.clone()));
+    let first = pinned.jobs(0, 1, None, None)?.expect("there is a first job");
+    assert!(first.starts_with(b"PAR1") && first.len() < all.len() / 10);
+    let leased = pinned.jobs(0, 100, None, Some(&[State::Leased]))?;
+    assert_eq!(leased, pinned.jobs(0, 1, None, Some(&[State::Leased]))?, "one job is leased");
+    assert!(leased.is_some());
+    for (from, queues, states) in [
+        (u64::MAX, None, None),
+        (0, Some(vec!["other".to_owned()]), None),
+        (0, Some(vec![]), None),
+        (0, None, Some(vec![State::Cancelled])),
+        (0, None, Some(vec![])),
+    ] {
+        let found = pinned.jobs(from, 100, queues.as_deref(), states.as_deref())?;
+        assert_eq!(found, None, "{from} {queues:?} {states:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_commit_whose_objects_are_collected_is_told_as_such() -> Result<()> {
     let store = grown(260).await?;
     let pinned = objects(&store)?.pin().await?;
@@ -72,7 +96,7 @@ async fn what_is_put_aside_is_listed_by_group_and_collected_after_seven_days() -
     let file = late(&clock).await?;
     file.collect(Duration::ZERO).await?;
     assert!(here.get(&mine, None).await?.is_some(), "it is young");
-    clock.step(keys::STAGED_MS + 1);
+    clock.step(keys::STAGED_MS + 60_000);
     file.queue("q")?.enqueue(Payload::text("later")).await?;
     file.collect(Duration::ZERO).await?;
     assert!(here.get(&mine, None).await?.is_none());

@@ -1,15 +1,17 @@
-//! A restore makes an image the newest state, in a lineage of its own; whoever knew the old one notices (P21 to P23).
+//! A restore makes an image the newest state, in a new lineage; processes that knew the old one notice (P21 to P23).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bucketq::internals::keys;
 use bucketq::operate::{Restored, check_with, restore_with};
 use bucketq::store::{Memory, Store};
 use bucketq::{Code, Held, Kind, Options, Payload, QueueFile, Result, State, restore};
 use bucketq_tests::clock::TestClock;
 use bucketq_tests::given::{HEAD, NAME, inline, object, objects, refused};
 use bucketq_tests::puppet::{OnPut, Puppet};
+use bytes::Bytes;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -23,7 +25,7 @@ async fn put_back(store: &Arc<dyn Store>, image: &Path) -> Result<Restored> {
     restore_with(Arc::clone(store), NAME, image, inline(), TestClock::start().env()).await
 }
 
-/// A queue file with two jobs, its image, and a third job that came later.
+/// A queue file with two jobs, its image, and a third job enqueued later.
 async fn given(dir: &TempDir) -> Result<(Arc<dyn Store>, QueueFile, PathBuf)> {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
     let file = open(&store).await?;
@@ -68,6 +70,34 @@ async fn a_restored_file_shows_the_image_above_every_commit_known() -> Result<()
     assert!(receipt.commit_seq > restored.commit_seq);
     file.close().await?;
     sound(&store).await
+}
+
+#[tokio::test]
+async fn an_object_staged_for_spark_is_no_commit_to_restore_above() -> Result<()> {
+    let dir = dir();
+    let (store, file, image) = given(&dir).await?;
+    file.close().await?;
+    let before = head(&store).await?;
+    let staged = keys::stage(NAME, &before.file_id, &[7; 8], 1_767_225_600_000, &[9; 8]);
+    store.put_new(&staged, Bytes::from_static(b"rows")).await?;
+    let restored = put_back(&store, &image).await?;
+    assert!(restored.commit_seq > before.commit_seq, "{restored:?}");
+    assert!(restored.commit_seq < before.commit_seq + 100_000, "{restored:?}");
+    sound(&store).await
+}
+
+#[tokio::test]
+async fn a_key_with_a_number_beyond_all_commits_stops_a_restore_before_it_writes() -> Result<()> {
+    let dir = dir();
+    let (store, file, image) = given(&dir).await?;
+    file.close().await?;
+    let before = head(&store).await?;
+    let stray = keys::base(NAME, &before.file_id, u64::MAX - 1, &[9; 8]);
+    store.put_new(&stray, Bytes::from_static(b"not a base")).await?;
+    let error = put_back(&store, &image).await.expect_err("there is no number above it");
+    assert_eq!(error.code(), Code::Image, "{error}");
+    assert_eq!(head(&store).await?, before);
+    Ok(())
 }
 
 #[tokio::test]
@@ -135,13 +165,13 @@ async fn a_missing_head_is_made_anew_under_another_file_id() -> Result<()> {
     assert_eq!(restored.replaced, None);
     assert!(restored.foreign.count >= 2, "the old objects are told: {restored:?}");
     sound(&store).await?;
-    // The old process takes it for a replaced file, and a new one works.
+    // The old process sees a replaced file, and a new one works.
     assert!(matches!(refused(file.stats(None).await).code(), Code::RolledBack | Code::HeadMissing));
     file.close().await?;
     let fresh = open(&store).await?;
     assert_eq!(fresh.stats(None).await?.queues[0].counts[&State::Ready], 257);
     fresh.close().await?;
-    // Not where nothing is to be made.
+    // No HEAD is created where none may be.
     store.delete(HEAD).await?;
     let options = Options { create: false, ..inline() };
     let refusal = restore_with(Arc::clone(&store), NAME, &image, options, TestClock::start().env()).await;
@@ -244,7 +274,7 @@ async fn a_repaired_image_can_be_restored() -> Result<()> {
     file.close().await
 }
 
-/// Leases in an image are what they were: the token counts, and the lease ends when it would have ended.
+/// Leases in an image stay valid: the token counts, and the lease ends when it would have ended.
 #[tokio::test]
 async fn leases_in_the_image_run_out_as_they_would_have() -> Result<()> {
     let dir = dir();
@@ -256,7 +286,7 @@ async fn leases_in_the_image_run_out_as_they_would_have() -> Result<()> {
     q.enqueue(Payload::text("held")).await?;
     q.enqueue(Payload::text("left")).await?;
     let held: Vec<Held> =
-        q.claim(2).lease(Duration::from_mins(10)).await?.iter().map(bucketq::Taken::held).collect();
+        q.claim(2).lease(Duration::from_mins(10)).await?.iter().map(bucketq::ClaimedJob::held).collect();
     let image = dir.path().join("image.sqlite");
     file.export(&image, false).await?;
     file.close().await?;
@@ -376,8 +406,8 @@ async fn on_a_real_server_with_and_without_a_head() -> Result<()> {
     Ok(())
 }
 
-/// What bucket versioning does when somebody copies an old HEAD back, which is no restore (P23): a process that knew a
-/// newer commit stops, and one that starts afterwards has nothing to notice it by.
+/// An operator copies an old HEAD back from bucket versioning, which is no restore (P23): a process that knew a newer
+/// commit stops, and one that starts afterwards cannot notice it.
 #[tokio::test(start_paused = true)]
 async fn an_old_head_copied_back_is_noticed_by_who_knew_better_and_by_nobody_else() -> Result<()> {
     let dir = dir();

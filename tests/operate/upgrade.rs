@@ -1,13 +1,13 @@
-//! Libraries of several versions share a queue file while they are upgraded one by one: an older one reads what newer
-//! ones wrote for as long as it can, never writes what it does not understand, and says what to do.
+//! Libraries of several versions share a queue file while they are upgraded one by one. An older one reads files of
+//! newer ones for as long as it can, never writes what it does not understand, and its error names the remedy.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bucketq::head::{FORMAT, Head, WriterEntry};
+use bucketq::internals::head::{FORMAT, Head, WriterEntry};
+use bucketq::internals::pages::Pages;
+use bucketq::internals::record::{CODEC_NONE, Record};
 use bucketq::job::{Dedup, DedupScope};
-use bucketq::pages::Pages;
-use bucketq::record::{CODEC_NONE, Record};
 use bucketq::store::{Memory, Store};
 use bucketq::{Code, Error, Kind, Payload, QueueFile, Result, State};
 use bucketq_tests::clock::pass;
@@ -17,17 +17,17 @@ use bytes::Bytes;
 
 use crate::{head, open, open_as};
 
-/// What a newer library changes in HEAD.
+/// A change of a newer library in HEAD.
 type Newer = fn(&mut Head);
 
-/// What makes a file unwritable for this version and leaves it readable.
+/// Changes that make a file unwritable for this version and leave it readable.
 const UNWRITABLE: [(&str, Newer); 3] = [
     ("format", |h| h.min_writer = FORMAT + 1),
     ("features", |h| h.writer_features = 1 << 7),
     ("schema", |_| ()),
 ];
 
-/// What makes it unreadable.
+/// Changes that make it unreadable.
 const UNREADABLE: [Newer; 2] = [|h| h.min_reader = FORMAT + 1, |h| h.reader_features = 1];
 
 /// Commit as a newer library would: it runs this SQL and changes HEAD.
@@ -78,7 +78,7 @@ async fn commit_newer(store: &Arc<dyn Store>, sql: &str, change: Newer) -> Resul
     store.put_new(HEAD, next.encode().into()).await
 }
 
-/// What each of the changes needs in the database.
+/// The SQL that each of the changes needs in the database.
 fn sql_for(what: &str) -> &'static str {
     if what == "schema" {
         "ALTER TABLE queues ADD COLUMN colour TEXT; PRAGMA user_version = 99"
@@ -103,7 +103,7 @@ fn too_new(error: &Error) {
     assert!(error.message().contains("upgrade bucketq"), "it says what to do: {error}");
 }
 
-/// It can be looked at, every op is refused, and the bucket stays as it is.
+/// It can be read, every op is refused, and the bucket stays as it is.
 async fn only_reads(store: &Arc<dyn Store>, file: &QueueFile, what: &str) -> Result<()> {
     let before = objects(store).await?;
     let stats = file.stats(None).await?;
@@ -131,7 +131,7 @@ async fn a_file_for_newer_writers_is_opened_for_reading() -> Result<()> {
         commit_newer(&store, sql_for(what), change).await?;
         let file = open(&store).await?;
         only_reads(&store, &file, what).await?;
-        // And follows what newer ones go on to write.
+        // And it follows later commits of newer ones.
         commit_newer(&store, "INSERT INTO meta VALUES ('another', 2)", change).await?;
         only_reads(&store, &file, what).await?;
         file.close().await?;
@@ -182,7 +182,7 @@ async fn a_file_for_newer_readers_is_refused_at_open_and_stops_a_running_process
         let before = objects(&store).await?;
         too_new(&refused(open(&store).await));
         let q = file.queue("q")?;
-        // Sent, and what became of it stands in a HEAD that this version cannot read.
+        // It was sent, and its outcome is in a HEAD that this version cannot read.
         let error = refused(q.enqueue(Payload::text("x")).await);
         assert_eq!(error.kind(), Kind::Unknown, "{error}");
         assert!(format!("{error:?}").contains("too_new"), "{error:?}");
@@ -194,11 +194,14 @@ async fn a_file_for_newer_readers_is_refused_at_open_and_stops_a_running_process
     Ok(())
 }
 
-/// What a newer library adds at the end of the header outlives the commits of this one, uploads and all.
+/// Fields that a newer library adds at the end of the header outlive the commits of this one, even with uploads.
 #[tokio::test]
 async fn header_fields_of_newer_libraries_are_carried_on() -> Result<()> {
     let (store, file) = given().await?;
-    let extra = Bytes::from_static(b"fields of a later version, sixty-four bytes of them in all, more");
+    // They come after the field of the gap, which this version knows.
+    let extra = Bytes::from(
+        [&[0; 24], &b"fields of a later version, sixty-four bytes of them in all, more"[..]].concat(),
+    );
     let mut newer = head(&store).await?;
     newer.format = FORMAT + 1;
     newer.extra = extra.clone();
@@ -206,7 +209,7 @@ async fn header_fields_of_newer_libraries_are_carried_on() -> Result<()> {
     let last = newer.tail.last_mut().expect("a tail");
     last.commit_id = [9; 16];
     store.put_new(HEAD, newer.encode().into()).await?;
-    // That replaced the last commit under this handle; a fresh one knows nothing else.
+    // That replaced the last commit under this handle; a new one does not know the old commit.
     file.close().await?;
     let file = open(&store).await?;
     let q = file.queue("q")?;
@@ -243,7 +246,7 @@ async fn who_may_only_read_sends_only_gets() -> Result<()> {
     Ok(())
 }
 
-/// In Local mode a change is refused before it is kept here: it could never be published.
+/// In Local mode a change is refused before it is saved locally: it could never be published.
 #[tokio::test]
 async fn a_file_for_newer_writers_takes_no_local_changes() -> Result<()> {
     for (what, change) in UNWRITABLE {
@@ -273,7 +276,8 @@ async fn a_file_for_newer_writers_takes_no_local_changes() -> Result<()> {
     Ok(())
 }
 
-/// Keys of version 1 keep out what they kept out, before and after the first commit of this version, whoever makes it.
+/// Keys of version 1 still prevent duplicates, before and after the first commit of this version, whichever writer
+/// makes it.
 #[tokio::test]
 async fn dedup_keys_of_a_file_of_version_1_count_on_through_the_upgrade() -> Result<()> {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
@@ -283,7 +287,7 @@ async fn dedup_keys_of_a_file_of_version_1_count_on_through_the_upgrade() -> Res
         let key = path.file_name().and_then(|name| name.to_str()).expect("plain").to_owned();
         store.put_new(&key, std::fs::read(&path).expect("it can be read").into()).await?;
     }
-    // A key while its job is unfinished, one in a window, of a job that is done, and one whose window is over.
+    // The keys of an unfinished job, of a finished job in a window, and of one whose window is over.
     let keys = "UPDATE jobs SET dedup = 'unfinished' WHERE state = 3;
         INSERT INTO dedup SELECT queue, 'unfinished', id, seq, NULL FROM jobs WHERE state = 3;
         INSERT INTO dedup SELECT queue, 'window', id, seq, 253402300799000 FROM jobs WHERE state = 5;
@@ -309,7 +313,7 @@ async fn dedup_keys_of_a_file_of_version_1_count_on_through_the_upgrade() -> Res
     assert_eq!(schema(&first).await?, 1, "looking changes nothing");
     let over = put(&first, "over").await?;
     assert!(!over.deduplicated, "its window is over");
-    assert_eq!(schema(&second).await?, bucketq::db::SCHEMA_VERSION);
+    assert_eq!(schema(&second).await?, bucketq::internals::db::SCHEMA_VERSION);
     for file in [&first, &second] {
         for (key, state) in [("unfinished", State::Ready), ("window", State::Done), ("over", State::Ready)] {
             let told = put(file, key).await?;

@@ -1,11 +1,11 @@
-//! Deltas: what may be read from a bucket, hostile bytes included.
+//! Deltas: the valid contents of a bucket, and hostile bytes.
 
 use bucketq::error::Code;
-use bucketq::pages::{Delta, PAGE, Pages};
+use bucketq::internals::pages::{Delta, PAGE, Pages};
 
 use crate::{Rng, contents};
 
-/// A state, and a delta on it with literals, copies, a new page and a page reserved only.
+/// A state, and a delta on it with literals, copies, a new page and a reserved page.
 fn sample() -> (Pages, Delta) {
     let mut rng = Rng(7);
     let start = rng.bytes(4 * PAGE);
@@ -18,7 +18,7 @@ fn sample() -> (Pages, Delta) {
     (Pages::from_image(&start).expect("whole pages"), delta)
 }
 
-/// What must hold of anything that decodes.
+/// The rules for every delta that decodes.
 fn sound(bytes: &[u8], max_pages: u32) {
     match Delta::decode(bytes, max_pages) {
         Err(error) => assert_eq!(error.code(), Code::Corrupt, "{error}"),

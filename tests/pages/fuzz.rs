@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use bucketq::pages::{Changes, Delta, PageFile, Pages};
+use bucketq::internals::pages::{Delta, PageChanges, PageFile, Pages};
 use rusqlite::{Connection, params};
 
 use crate::{Rng, contents, whole};
@@ -22,7 +22,7 @@ impl Writer {
         Self { file, connection }
     }
 
-    fn take(&self) -> Changes {
+    fn take(&self) -> PageChanges {
         self.file.with(Pages::take_changes)
     }
 
@@ -36,7 +36,7 @@ impl Writer {
         self.forget(reset)
     }
 
-    fn undo(&self, changes: Changes, reset: bool) -> Result<(), String> {
+    fn undo(&self, changes: PageChanges, reset: bool) -> Result<(), String> {
         self.file.with(|pages| pages.undo(changes)).map_err(|e| e.to_string())?;
         self.forget(reset)
     }
@@ -99,7 +99,7 @@ fn statement(on: &Connection, rng: &mut Rng) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Everything in the tables, and what SQLite thinks of the file.
+/// All rows of the tables, and SQLite's integrity check of the file.
 fn dump(on: &Connection) -> rusqlite::Result<String> {
     let mut out = String::new();
     let mut names = on.prepare("SELECT name, sql FROM sqlite_schema ORDER BY name")?;
@@ -124,8 +124,8 @@ fn dump(on: &Connection) -> rusqlite::Result<String> {
     Ok(out)
 }
 
-/// Two writers from one empty file; each round one of them wins the race and the other takes in its delta, undoing
-/// its own commit first if it had one. The error says what differed first.
+/// Two writers from one empty file; each round one of them wins the race and the other applies its delta, undoing its
+/// own commit first if it had one. The error names the first difference.
 fn race(seed: u64, rounds: u64, reset: bool) -> Result<(), String> {
     let told = |e: rusqlite::Error| e.to_string();
     let mut rng = Rng(seed);
@@ -149,7 +149,7 @@ fn race(seed: u64, rounds: u64, reset: bool) -> Result<(), String> {
                 return Err(format!("round {round}: undo left something behind"));
             }
             if rng.below(3) == 0 {
-                // Run something in between: what is cached now must not survive the delta.
+                // Run a query in between: pages cached now must not survive the delta.
                 dump(&writers[loser].connection).map_err(told)?;
             }
         }

@@ -1,6 +1,6 @@
 //! The page store and the VFS against a byte-for-byte oracle.
 //!
-//! `store` and `delta` touch no C and run under Miri with fewer cases: `make miri`.
+//! `store` and `delta` use no C and run under Miri with fewer cases: `make miri`.
 
 mod delta;
 #[cfg(not(miri))]
@@ -9,7 +9,7 @@ mod store;
 #[cfg(not(miri))]
 mod vfs;
 
-use bucketq::pages::{Image, Pages};
+use bucketq::internals::pages::{Image, Pages};
 
 /// A small generator of numbers: the same seed, the same numbers.
 struct Rng(u64);

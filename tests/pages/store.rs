@@ -1,7 +1,7 @@
 //! The page store alone, against a plain vector of bytes.
 
 use bucketq::error::Code;
-use bucketq::pages::{Changes, Checksum, Delta, PAGE, Pages};
+use bucketq::internals::pages::{Checksum, Delta, PAGE, PageChanges, Pages};
 use proptest::prelude::*;
 
 use crate::{Rng, contents, whole};
@@ -30,15 +30,15 @@ enum Step {
     Undo,
 }
 
-/// The store, its oracle, and a follower that only ever sees deltas.
+/// The store, its oracle, and a follower that only ever gets deltas.
 #[derive(Default)]
 struct World {
     pages: Pages,
     now: Vec<u8>,
     taken: Vec<u8>,
-    history: Vec<(Vec<u8>, Changes)>,
+    history: Vec<(Vec<u8>, PageChanges)>,
     follower: Pages,
-    follower_history: Vec<Changes>,
+    follower_history: Vec<PageChanges>,
 }
 
 impl World {
@@ -101,7 +101,7 @@ impl World {
         self.settled();
     }
 
-    /// Undo the newest take; with something open it is refused first.
+    /// Undo the newest `take`; with open changes it is refused first.
     fn undo(&mut self) {
         let Some((before, changes)) = self.history.pop() else { return };
         if self.now != self.taken {
@@ -240,7 +240,7 @@ fn a_delta_is_refused_while_something_is_open() {
 
 #[test]
 fn the_checksum_is_the_documented_one() {
-    // XXH3-128 of 4,096 zeros with seeds 1 and 2, as the reference implementation gives it, little-endian.
+    // XXH3-128 of 4,096 zeros with seeds 1 and 2, from the reference implementation, little-endian.
     let checksum = |bytes: &[u8]| checksum(bytes).to_string();
     assert_eq!(checksum(&[0; PAGE]), "2abdb0b7affda1ecb47498e748bb500d");
     assert_eq!(checksum(&[0; 2 * PAGE]), "726439c36c794336a581d83cf99d5e06");

@@ -1,7 +1,7 @@
-//! What one connection on a page file promises.
+//! The promises of one connection on a page file.
 
 use bucketq::error::Code;
-use bucketq::pages::{PAGE, PageFile, Pages};
+use bucketq::internals::pages::{PAGE, PageFile, Pages};
 use rusqlite::Connection;
 
 use crate::whole;

@@ -1,4 +1,4 @@
-//! Caps, rates, turns and schedules hold however many writers race.
+//! Caps, rates, turns and schedules are kept however many writers compete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -181,7 +181,7 @@ async fn a_rate_holds_for_all_writers_together(ground: &Ground) -> Result<()> {
     let mut times = try_join_all(files.iter().cloned().map(work)).await?.concat();
     times.sort_unstable();
     assert!(times.len() >= 5, "the burst and more: {}", times.len());
-    // A token each 50 ms, and four at the start, in the time of commits.
+    // One token each 50 ms, and four at the start, measured by commit times.
     for (n, at) in times.iter().enumerate().skip(4) {
         assert!(at - times[0] >= (n as i64 - 3) * 50 - 1, "claim {n} after {} ms", at - times[0]);
     }

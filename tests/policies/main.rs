@@ -1,4 +1,4 @@
-//! What the policy of a queue promises when several writers work on it, on every store; and who waits for what.
+//! The promises of a queue's policy with several writers, on every store; and callers that wait because of it.
 
 mod every_store;
 mod waiting;

@@ -1,4 +1,4 @@
-//! Who waits for what the policy allows later, and what that costs, on paused time.
+//! Waiting for jobs that the policy allows later, and the cost of that, on paused time.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn full_after(jobs: u64, timeout: Duration) -> Changes {
     }
 }
 
-/// An enqueue that nobody waits for yet.
+/// An enqueue in a task, not awaited yet.
 fn enqueued_beside(q: &Queue) -> tokio::task::JoinHandle<Result<Enqueued>> {
     let q = q.clone();
     tokio::spawn(async move { q.enqueue(Payload::text("2")).await })
@@ -164,7 +164,7 @@ async fn a_drain_that_is_not_waited_for_long_enough_says_how_many_still_run() ->
     let began = now();
     assert_eq!(q.drain(Some(Duration::from_secs(9))).await?, 1);
     assert_eq!((now() - began).as_secs(), 9);
-    // A lease that has run out is nobody's work.
+    // No worker holds a job whose lease has expired.
     assert_eq!(q.drain(None).await?, 0);
     assert!((now() - began).as_secs() < 130);
     file.close().await
@@ -186,7 +186,7 @@ async fn a_lease_of_the_policy_is_told_and_kept_and_one_without_end_needs_no_kee
     let (keeper, task) = bucketq::Keeper::new(&file)?;
     tokio::spawn(task);
     let kept = [keeper.keep(&taken, Duration::from_secs(30)), keeper.keep(&forever, Duration::from_secs(30))];
-    kept.iter().for_each(bucketq::Kept::work);
+    kept.iter().for_each(bucketq::LeaseGuard::work);
     let before = puppet.requests().puts;
     pass(Duration::from_secs(65)).await;
     assert!(kept.iter().all(|k| !k.is_lost()));

@@ -1,6 +1,6 @@
 """Blocking handles that look like those of ``bucketq.aio``: a test written once runs on both.
 
-What is a coroutine in ``bucketq.aio`` runs the blocking call in a thread of its own, so ``gather`` is as concurrent.
+A coroutine of ``bucketq.aio`` runs the blocking call in its own thread here, so ``gather`` is as concurrent.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ END = object()
 
 
 def lift(value: Any) -> Any:
-    """The value as aio would give it."""
+    """Return the value as aio would return it."""
     return Lifted(value) if type(value) in PAIRS else value
 
 
 def lower(value: Any) -> Any:
-    """The value as the blocking side wants it."""
+    """Return the value as the blocking side needs it."""
     return value.blocking if isinstance(value, Lifted) else value
 
 
@@ -34,7 +34,7 @@ async def in_thread(function: Any, *args: Any, **options: Any) -> Any:
 
 
 class Lifted:
-    """A blocking object behind the names of its twin in aio."""
+    """A blocking object with the interface of its counterpart in aio."""
 
     def __init__(self, blocking: Any) -> None:
         self.blocking = blocking
@@ -77,7 +77,7 @@ class Lifted:
 
 
 def either(name: str) -> dict[str, Any]:
-    """The function of this name by face."""
+    """Return the function of this name by API."""
 
     async def blocking(*args: Any, **options: Any) -> Any:
         return await in_thread(getattr(bucketq, name), *args, **options)
@@ -85,4 +85,6 @@ def either(name: str) -> dict[str, Any]:
     return {"blocking": blocking, "aio": getattr(aio, name)}
 
 
-OPEN, PROBE, MEASURE, CHECK, RESTORE = map(either, ("open", "probe", "measure", "check", "restore"))
+OPEN, PROBE, MEASURE, CHECK, RESTORE, FIX_TIME = map(
+    either, ("open", "probe", "measure", "check", "restore", "fix_time")
+)

@@ -1,4 +1,4 @@
-"""Fresh places for queue files."""
+"""Fresh URLs for queue files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NUMBERS = itertools.count()
 
 
 class Box:
-    """A fresh place for one queue file, and a face to open it with."""
+    """A fresh URL for one queue file, and the API to open it with."""
 
     def __init__(self, face: str, url: str, settings: dict[str, Any]) -> None:
         self.face = face

@@ -7,9 +7,10 @@ import sys
 from contextlib import suppress
 
 from bucketq import errors
+from patience import PATIENCE
 
 EXITS = {name: code for name, _, code in errors.table()}
-TIMEOUT = 60
+TIMEOUT = PATIENCE
 
 
 class Command:
@@ -30,12 +31,14 @@ class Command:
         return [json.loads(line) for line in self(*words, "--json", given=given, exits=exits).splitlines()]
 
     def fails(self, kind, *words, given=""):
-        """What it complains about when it fails like this."""
+        """Run it, and return its message when it fails with this kind of error."""
         self(*words, given=given, exits=EXITS[kind])
         return self.err
 
-    def start(self, *words):
+    def start(self, *words, before=None):
         program = [sys.executable, "-m", "bucketq", *words]
+        if before is not None:
+            program[1:3] = ["-c", f"{before}\nimport runpy; runpy.run_module('bucketq', run_name='__main__')"]
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         return subprocess.Popen(program, cwd=self.directory, env=self.environ, text=True, **pipes)
 
@@ -52,11 +55,21 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C comes from the terminal of a sess
 runpy.run_module("bucketq", run_name="__main__")
 """
 
+# The system gives a signal to any thread that does not block it: no system call of the main thread is interrupted. The
+# same happens to a signal between the main thread's last check and its system call, which no test can time.
+INTERRUPTING_NOTHING = """
+import signal, threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+"""
 
-def on_a_terminal(command, words, given):
-    """The exit code and what it shows when a person answers its question."""
+
+def on_a_terminal(command, words, given, before=""):
+    """Return the exit code and the output when a person replies as soon as the question appears."""
     leader, follower = os.openpty()
-    program = [sys.executable, "-c", ON_ITS_TERMINAL, *words]
+    # Each line is sent once its question appears.
+    answers = given.splitlines(keepends=True)
+    program = [sys.executable, "-c", before + ON_ITS_TERMINAL, *words]
     with subprocess.Popen(
         program,
         cwd=command.directory,
@@ -67,15 +80,17 @@ def on_a_terminal(command, words, given):
         start_new_session=True,
     ) as process:
         os.close(follower)
-        shown = b""
-        with suppress(OSError):  # Linux says so at the end.
-            while part := os.read(leader, 4096):
-                shown += part
-                # The last space is written by whoever reads the answer: a Ctrl-C before that may wake up nobody.
-                if b"[y/N]: " in shown and given:
-                    os.write(leader, given.encode())
-                    given = ""
-        # A terminal that goes while the process still ends would hang up on it.
-        code = process.wait(TIMEOUT)
-        os.close(leader)
+        shown, asked = b"", 0
+        try:
+            with suppress(OSError):  # Linux reports the end like this.
+                while part := os.read(leader, 4096):
+                    shown += part
+                    if shown.count(b"[y/N]:") > asked and answers:
+                        os.write(leader, answers.pop(0).encode())
+                        asked += 1
+            # Closing the terminal earlier would send a hangup to the process while it still ends.
+            code = process.wait(TIMEOUT)
+        finally:
+            process.kill()
+            os.close(leader)
     return code, shown.decode().replace("\r\n", "\n"), ""

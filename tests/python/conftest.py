@@ -1,16 +1,13 @@
-"""Every test here runs on both faces and on every store it asks for: see the fixtures ``box`` and ``face``."""
+"""Every test here runs on both APIs and on every store it requests: see the fixtures ``box`` and ``face``."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import io
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
@@ -20,30 +17,12 @@ from bucketq.cli import main
 from command import Command, as_process
 from servers import BUCKET, ROOT, Server, s3
 
-# A shell has Ctrl-C ignored by what it starts in the background, and so would every program that a test starts.
+# A shell makes its background programs ignore Ctrl-C, and every program that a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-TIME_LIMIT = 60.0
+pytest_plugins = ["limits", "progress", "coroutines"]
 
 set_hypothesis_home_dir(ROOT / ".venv" / "hypothesis")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine as a test, with a limit: a hang is a failure."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    names = pyfuncitem._fixtureinfo.argnames
-    coroutine = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
-    asyncio.run(within_limit(coroutine))
-    return True
-
-
-async def within_limit(test: Coroutine[Any, Any, None]) -> None:
-    """A test that swallows its cancellation has not passed either."""
-    async with asyncio.timeout(TIME_LIMIT) as limit:
-        await test
-    assert not limit.expired(), f"not over within {TIME_LIMIT} s"
 
 
 @pytest.fixture(params=["blocking", "aio"])
@@ -59,7 +38,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(params=["memory", "file", "s3"])
 def box(request: pytest.FixtureRequest, face: str, tmp_path: Path) -> Box:
-    """On every store."""
+    """A queue file on every store."""
     match request.param:
         case "memory":
             return Box(face, memory_url(), {})
@@ -72,7 +51,7 @@ def box(request: pytest.FixtureRequest, face: str, tmp_path: Path) -> Box:
 
 @pytest.fixture
 def memory(face: str) -> Box:
-    """In memory only: for what does not depend on the store."""
+    """A queue file in memory only: for tests that do not depend on the store."""
     return Box(face, memory_url(), {})
 
 

@@ -1,4 +1,4 @@
-"""A network that can be cut: a door on 127.0.0.1 to a server, in threads of its own."""
+"""A network that can be cut: a proxy on 127.0.0.1 before a server, in its own threads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from urllib.parse import urlsplit
 
 
 class Network:
-    """Connections go through while it is whole; a cut ends those there are and refuses new ones."""
+    """Connections go through until a cut, which ends the open ones and refuses new ones."""
 
     def __init__(self, endpoint: str) -> None:
         there = urlsplit(endpoint)
         self._there = (there.hostname, there.port)
         self._whole = True
+        self._mute = False
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._door = socket.create_server(("127.0.0.1", 0))
@@ -29,7 +30,15 @@ class Network:
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
 
+    def mute(self) -> None:
+        """Let requests through, and drop their replies."""
+        self._mute = True
+
     def mend(self) -> None:
+        """Let new connections through. End those that lost a reply."""
+        if self._mute:
+            self.cut()
+            self._mute = False
         with self._lock:
             self._whole = True
 
@@ -49,13 +58,14 @@ class Network:
                         continue
                     far = socket.create_connection(self._there)
                     self._open |= {near, far}
-                for ends in ((near, far), (far, near)):
+                for ends in ((near, far, False), (far, near, True)):
                     threading.Thread(target=self._carry, args=ends, daemon=True).start()
 
-    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+    def _carry(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
         with suppress(OSError):
             while part := source.recv(65536):
-                target.sendall(part)
+                if not (answers and self._mute):
+                    target.sendall(part)
         for end in (source, target):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

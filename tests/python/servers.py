@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 
+from patience import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "bucketq-test"
-START_TIMEOUT = 40.0
+START_TIMEOUT = PATIENCE
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Server:
     settings: dict[str, Any]
 
     def client(self) -> Any:
-        """boto3's view of it: the bucket from outside."""
+        """Return a boto3 client: the bucket as seen from outside."""
         import boto3
 
         return boto3.client(
@@ -45,7 +47,7 @@ def settings(endpoint: str, access_key: str, secret_key: str) -> dict[str, Any]:
 
 
 def require(program: str | None, reason: str) -> str:
-    """The program, or a skip that says what is missing."""
+    """Return the program, or skip with the reason that it is missing."""
     if program is None:
         reason = f"skipped: {reason}"
         if os.environ.get("BUCKETQ_REQUIRE_SERVERS") == "1":
@@ -55,7 +57,7 @@ def require(program: str | None, reason: str) -> str:
 
 
 def tool(name: str) -> str:
-    """The program, or a skip that says how to get it."""
+    """Return the program, or skip with advice how to get it."""
     tools = os.environ.get("BUCKETQ_TOOLS") or str(ROOT / ".tools" / "bin")
     return require(shutil.which(name, path=tools), f"{name} is not installed (.ci/tools {name})")
 
@@ -67,7 +69,7 @@ def free_port() -> int:
 
 
 def answers(endpoint: str, server: subprocess.Popen[bytes]) -> bool:
-    """Wait until it speaks HTTP; False if it has ended."""
+    """Wait until the server speaks HTTP. Return False if it has ended."""
     until = monotonic() + START_TIMEOUT
     while server.poll() is None and monotonic() < until:
         try:
@@ -97,7 +99,7 @@ def s3() -> Iterator[Server]:
 
 @contextmanager
 def running(name: str, arguments: Callable[[int], list[str]]) -> Iterator[Server]:
-    """A server of this name on a free port."""
+    """Run a server of this name on a free port."""
     program = tool(name)
     for _ in range(3):
         port = free_port()
@@ -117,7 +119,7 @@ def running(name: str, arguments: Callable[[int], list[str]]) -> Iterator[Server
 
 @contextmanager
 def moto() -> Iterator[Server]:
-    """moto, which many test suites have already. Its conditions hold for one writer at a time."""
+    """moto, which many test suites already use. Its conditions hold for one writer at a time."""
 
     def arguments(port: int) -> list[str]:
         return ["-H", "127.0.0.1", "-p", str(port)]

@@ -1,4 +1,4 @@
-"""Wrong arguments are told apart before anything is sent."""
+"""Wrong arguments are rejected, each with its own error, before any request is sent."""
 
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from datetime import datetime, timedelta
@@ -7,6 +7,7 @@ import pytest
 
 import bucketq
 from bucketq import Backoff, New
+from patience import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +90,7 @@ def test_misspelt_names_are_told_the_nearest_one(file):
     [
         ({"deadline": 0}, "option"),
         ({"mailbox": 0}, "option"),
+        ({"mailbox_bytes": 0}, "option"),
         ({"access_key": "a"}, "option"),
         ({"checksum": "md5"}, "option"),
         ({"poll_min": 10, "poll_max": 1}, "option"),
@@ -116,6 +118,27 @@ def test_one_process_opens_a_queue_file_with_one_set_of_options(file):
     with pytest.raises(bucketq.Invalid) as caught:
         bucketq.open("memory://arguments", deadline=5)
     assert caught.value.code == "options_differ"
+    assert "`deadline` is 30s there and 5s here" in caught.value.message
+    assert caught.value.__notes__[-1] == f"advice: {caught.value.advice}"
+
+
+def test_secrets_that_differ_are_named_and_not_shown():
+    keys = {"access_key": "one", "secret_key": "hidden"}
+    with bucketq.open("memory://secrets", **keys), pytest.raises(bucketq.Invalid) as caught:
+        bucketq.open("memory://secrets", **keys | {"secret_key": "other"})
+    assert "`secret_key` differs" in caught.value.message
+    assert not {"hidden", "other "} & set(caught.value.message.split())
+
+
+def test_errors_of_size_name_what_to_change():
+    with bucketq.open("memory://sizes", max_file=256 * 1024, max_payload=100_000) as file:
+        with pytest.raises(bucketq.Invalid, match="max_payload allows 100000") as caught:
+            file.queue("q").enqueue(b"x" * 100_001)
+        assert caught.value.code == "payload_too_large"
+        with pytest.raises(bucketq.QueueFull, match=r"purge.*keep.*max_file") as full:
+            for _ in range(4):
+                file.queue("q").enqueue(b"x" * 99_000)
+        assert full.value.code == "file_full"
 
 
 def test_a_queue_file_that_is_not_there_is_not_made_when_told_so(tmp_path):
@@ -157,7 +180,7 @@ def test_an_error_survives_pickling():
 def test_a_full_mailbox_says_so():
     with bucketq.open("memory://full", mailbox=1) as file, ThreadPoolExecutor() as pool:
         claims = [pool.submit(file.queue("q").claim, wait=None) for _ in range(2)]
-        refused, waiting = wait(claims, timeout=60, return_when=FIRST_COMPLETED)
+        refused, waiting = wait(claims, timeout=PATIENCE, return_when=FIRST_COMPLETED)
         (error,) = [claim.exception() for claim in refused]
         assert isinstance(error, bucketq.QueueFull)
         assert error.code == "mailbox_full"

@@ -1,4 +1,4 @@
-"""Awaitables: cancelled tasks leave nothing claimed, loops come and go, threads have loops of their own."""
+"""Awaitables: cancelled tasks leave nothing claimed, loops start and end, threads have their own loops."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 
 import bucketq
 from bucketq import aio
+from patience import PATIENCE
 
 
 async def settled(q):
-    """The counts once everything that goes back is back."""
+    """Return the counts once every returned job is back."""
     await q._file.flush()
     return (await q.counts()).counts
 
@@ -42,7 +43,7 @@ async def test_a_claim_cancelled_at_any_turn_leaves_the_job_ready(turns):
 
 
 async def test_a_claim_cancelled_when_its_answer_is_there_gives_the_job_back():
-    # The answer is there, the task has not run yet: the worst moment.
+    # The claim has its job, but the task has not run yet: the worst moment.
     async with await aio.open("memory://cancel-late") as file:
         q = file.queue("q")
         waiting = asyncio.create_task(q.claim_one(wait=None))
@@ -141,7 +142,7 @@ def test_a_loop_closed_over_a_waiting_claim_leaves_the_job_to_others():
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
         file.queue("q").enqueue("x")
-        # Nobody will ever run that task again.
+        # That task will never run again.
         task._log_destroy_pending = False
         del task
         gc.collect()
@@ -208,7 +209,7 @@ async def everyday(url):
 def test_any_loop_will_do(loop):
     with asyncio.Runner(loop_factory=importlib.import_module(loop).new_event_loop) as runner:
         for time in ("first", "second"):
-            runner.run(asyncio.wait_for(everyday(f"memory://{loop}-{time}"), 60))
+            runner.run(asyncio.wait_for(everyday(f"memory://{loop}-{time}"), PATIENCE))
 
 
 def test_what_runs_when_the_interpreter_ends_may_await():
@@ -231,5 +232,5 @@ async def main():
 
 asyncio.run(main())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.stdout, done.stderr, done.returncode) == ("24\n", "", 0)

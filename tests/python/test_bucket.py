@@ -1,4 +1,4 @@
-"""The bucket from outside: boto3 and sqlite3 find what the promises say."""
+"""The bucket as seen by boto3 and sqlite3 is as promised."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 import zstandard
 
 import bucketq
+from patience import PATIENCE
 from servers import BUCKET, Server
 
 NUMBERS = itertools.count()
@@ -21,7 +22,7 @@ NUMBERS = itertools.count()
 
 @pytest.fixture
 def place(server: Server):
-    """A URL nobody has used, and its keys seen from outside."""
+    """A fresh URL, and its keys as seen from outside."""
     prefix = f"outside{next(NUMBERS)}"
     client = server.client()
 
@@ -58,7 +59,7 @@ print(file.queue("q").enqueue("kept").id, flush=True)
 os.kill(os.getpid(), 9)
 """
     command = [sys.executable, "-c", code, url, json.dumps(server.settings)]
-    child = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    child = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert child.returncode == -9
     with bucketq.open(url, **server.settings) as file:
         detail = file.queue("q").get(child.stdout.strip())
@@ -69,7 +70,7 @@ def test_a_base_unpacks_to_a_database_with_the_jobs(server, place, tmp_path):
     url, keys, body = place
     with bucketq.open(url, **server.settings) as file:
         q = file.queue("q")
-        # Enough commits that a base is written.
+        # Enough commits to make the engine write a base.
         for _ in range(40):
             q.enqueue_many([b"needle" + os.urandom(500) for _ in range(100)])
             if any(key.startswith("jobs.base-") for key in keys()):

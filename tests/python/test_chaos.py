@@ -1,4 +1,4 @@
-"""The checker of `make chaos` catches what it is there to catch: each promise broken in a forged run, one at a time."""
+"""The checker of `make chaos` finds every broken promise: each is broken in a forged run, one at a time."""
 
 import importlib
 import json
@@ -85,7 +85,7 @@ class Forged:
 
 @pytest.fixture
 def run(tmp_path):
-    """An honest run: two jobs are enqueued, one fails once, both are done."""
+    """A run without faults: two jobs are enqueued, one fails once, both are done."""
     run = Forged(tmp_path)
     run.call("a-1", "enqueue", 1, 2, told={"seq": 1}, jobs=[ONE, TWO])
     claimed = [[TWO, 3, 1, 9 * SECOND]]
@@ -185,11 +185,11 @@ def test_a_broken_promise_is_found(chaos, run, lie, promise):
 
 
 def local_run(folder):
-    """One op that the directory had, and the image that the next life finds."""
+    """One op that reached the directory, and the image that the next process finds."""
     run = Forged(folder)
     number = run.call("local0-9", "enqueue", 1, jobs=[ONE], local=True)
     run.note("local0-9", "loc", 2, n=number)
-    # Read in the order of lives, not of names: 10 comes after 9.
+    # Read in the order of process numbers, not of names: 10 comes after 9.
     run.call("local0-10", "woke", 5, 6, path="woke")
     return run
 
@@ -222,7 +222,7 @@ def test_what_was_dropped_may_be_gone(chaos, tmp_path):
 
 @pytest.mark.parametrize(("event", "promise"), [("synced", "G1"), ("discarded", "G6")])
 def test_a_sync_is_held_to_its_word(chaos, tmp_path, event, promise):
-    """Published and not there; dropped and there."""
+    """An op is published but missing, or dropped but present."""
     run = Forged(tmp_path)
     number = run.call("local0-1", "enqueue", 1, jobs=[ONE], local=True)
     run.note("local0-1", "loc", 2, n=number)
@@ -295,7 +295,7 @@ def test_a_block_may_stand_for_its_median_where_single_samples_lie_far_off(chaos
 
 
 def soaked(steady, **growing):
-    """Samples of half an hour; what is named grows by so much in that time, or swings by (so much,)."""
+    """Return samples of half an hour; each named figure grows by this much in that time, or swings by (this much,)."""
     names = ("rust", "python", "aio")
     level = {
         f"{what}_{one}": 50.0 for what in ("rss_mb", "live_mb", "threads", "descriptors") for one in names
@@ -327,7 +327,7 @@ def soaked(steady, **growing):
         ({"puts": 200_000}, []),
         ({"deletes": (400_000,)}, ["deletes_per_job"]),
         ({"bytes_archive": (5e7,)}, ["bytes_archive"]),
-        # What cannot be told of times is no fault, and what is certain is one.
+        # A noisy time is no fault, and one that certainly grows is one.
         ({"ack_p99_ms_aio": (9_000,)}, []),
         (
             {f"enqueue_p50_ms_{one}": 50 for one in ("rust", "python", "aio")},

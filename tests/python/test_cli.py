@@ -1,4 +1,4 @@
-"""The command, driven as a process: what it prints, what it answers in JSON, and its exit codes."""
+"""The command, driven as a process: its output, its JSON, and its exit codes."""
 
 import json
 import signal
@@ -28,7 +28,7 @@ COMMANDS = [
         "purge",
     ),
     *("claim", "ack", "nack", "extend", "worker", "doctor", "probe", "fit"),
-    *("sync", "snapshot", "export", "check", "restore", "collect", "history"),
+    *("sync", "snapshot", "export", "check", "restore", "fix-time", "collect", "history"),
     *("policy", "configure", "drain", "schedule", "unschedule", "schedules", "lives", "archive", "archives"),
 ]
 
@@ -122,7 +122,7 @@ def test_looking_after_jobs(command):
     assert command.json("cancel", first) == [{"id": first, "was": "ready"}]
     assert command.json("requeue", first) == [{"id": first, "run": 1}]
     command("cancel", second)
-    assert "say --yes" in command.fails("Invalid", "purge", "q", "-s", "cancelled")
+    assert "confirm with --yes" in command.fails("Invalid", "purge", "q", "-s", "cancelled")
     assert command("purge", "q", "-s", "cancelled", "--yes") == "1 job deleted\n"
     command("pause", "q")
     assert "paused" in command("stats")
@@ -220,7 +220,7 @@ def test_the_doctor_says_what_to_do(command):
     assert (found[-1]["check"], found[-1]["good"], found[-1]["advice"]) == (
         "queue file",
         False,
-        "run: bucketq init",
+        "Check the URL or path; `bucketq init` or `create=True` makes a new one.",
     )
 
 
@@ -260,7 +260,7 @@ def test_importing_the_package_loads_nothing_heavy():
 
 def test_the_api_sees_what_the_command_did(command):
     id = command("enqueue", "q", '{"n": 1}', "--priority", "-5", "--group", "g", "--dedup", "d").strip()
-    assert command("enqueue", "q", '{"n": 2}', "--dedup", "d").strip() == f"{id}  was there already"
+    assert command("enqueue", "q", '{"n": 2}', "--dedup", "d").strip() == f"{id}  already enqueued"
     with bucketq.open(command.environ["BUCKETQ_URL"]) as file:
         job = file.get(id)
         assert (job.data, job.priority, job.group, job.dedup) == ({"n": 1}, -5, "g", "d")

@@ -1,4 +1,4 @@
-"""The commands about this machine and about the queue file as a whole."""
+"""The commands for this machine and for the queue file as a whole."""
 
 import json
 import re
@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 import bucketq
-from command import EXITS, Command, on_a_terminal
+from command import EXITS, INTERRUPTING_NOTHING, Command, on_a_terminal
 
 
 @pytest.fixture
@@ -55,16 +55,23 @@ def test_a_sync_that_lost_the_race_says_what_to_do(command):
 def test_an_export_is_restored(command):
     for n in range(3):
         command("enqueue", "q", str(n))
-    assert re.match(r"jobs\.sqlite shows commit 4, \d+ KiB\n", command("export", "jobs.sqlite"))
+    assert re.match(r"jobs\.sqlite contains commit 4, \d+ KiB\n", command("export", "jobs.sqlite"))
     assert jobs_in(command.directory / "jobs.sqlite") == 3
     assert "file_exists" in command.fails("Invalid", "export", "jobs.sqlite")
     command("export", "jobs.sqlite", "--replace")
     command("purge", "q", "-s", "ready", "--yes")
-    assert "say --yes" in command.fails("Invalid", "restore", "jobs.sqlite")
+    assert "confirm with --yes" in command.fails("Invalid", "restore", "jobs.sqlite")
     (told,) = command.json("restore", "jobs.sqlite", "--yes")
     assert (told["jobs"], told["replaced"]) == (3, 5)
     assert len(command.json("ls")) == 3
     assert "local_file" in command.fails("Unavailable", "restore", "none.sqlite", "--yes")
+
+
+def test_a_time_that_is_right_needs_no_fixing(command):
+    command("enqueue", "q", "1")
+    assert command("fix-time").startswith("nothing to do: the newest commit is of 2")
+    (told,) = command.json("fix-time", "--yes")
+    assert (told["ahead"], told["commit_seq"]) == (False, None)
 
 
 def test_a_check_answers_by_its_exit_code(command):
@@ -107,15 +114,33 @@ def test_a_person_is_asked_before_jobs_are_deleted(terminal, process, given, exi
     assert len(process.json("ls")) == left
 
 
+def test_a_ctrl_c_that_interrupts_nothing_ends_the_question(process):
+    process("enqueue", "q", "1")
+    code, said, _ = on_a_terminal(process, ("purge", "q", "-s", "ready"), "\x03", INTERRUPTING_NOTHING)
+    assert (code, "stopped" in said) == (130, True)
+    assert len(process.json("ls")) == 1
+
+
+def test_an_answer_that_is_none_is_asked_for_again(terminal, process):
+    process("enqueue", "q", "1")
+    said = terminal("purge", "q", "-s", "ready", given="perhaps\nYES\n")
+    assert said.count("[y/N]:") == 2
+    assert process.json("ls") == []
+    process("enqueue", "q", "1")
+    # Ctrl-D ends the input.
+    assert "stopped" in terminal("purge", "q", "-s", "ready", given="\x04", exits=130)
+    assert len(process.json("ls")) == 1
+
+
 def test_a_person_is_asked_before_a_restore(terminal, process):
     process("enqueue", "q", "1")
     process("export", "jobs.sqlite")
-    assert "nothing is changed" in terminal("restore", "jobs.sqlite", given="n\n", exits=1)
+    assert "nothing was changed" in terminal("restore", "jobs.sqlite", given="n\n", exits=1)
     assert "1 job restored" in terminal("restore", "jobs.sqlite", given="y\n")
 
 
 def test_what_a_job_says_cannot_steer_the_terminal(terminal, process):
-    """Neither its payload nor a header, its group, its worker or an error."""
+    """The payload, a header, the group, the worker or an error cannot."""
     title, clear = "\x1b]0;mine\x07", "\x1b[2J"
     with bucketq.open(process.environ["BUCKETQ_URL"]) as file:
         queue = file.queue("q")
@@ -160,7 +185,7 @@ NAMING = {
 
 @pytest.mark.parametrize("words", NAMING.values(), ids=NAMING)
 def test_no_name_can_steer_the_terminal(terminal, process, words):
-    """Nor is any taken for markup."""
+    """No name is taken for markup, either."""
     (process.directory / "many").write_text("1\n")
     with bucketq.open(process.environ["BUCKETQ_URL"]) as file:
         old = file.queue(f"old {NAME}")

@@ -1,4 +1,4 @@
-"""The commands ``probe`` and ``fit``: a store measured, a workload judged, and the page that says the same."""
+"""The commands ``probe`` and ``fit``: a store is measured, a workload judged, and the page shows the same figures."""
 
 import json
 import math
@@ -66,7 +66,7 @@ def test_a_probe_stopped_by_ctrl_c_leaves_nothing(process, server, looks):
     probing = process.start("probe", "--samples", "10000")
     try:
         until = monotonic() + TIMEOUT
-        # The measurement writes to one key of its own for long; the races before it take turns with many.
+        # The measurement writes to a single key for a long time; the races before it use many keys in turn.
         seen = []
         while seen[-looks:] != seen[-1:] * looks or not seen[-1:] or seen[-1] == []:
             seen.append(objects(server, f"stopped-{looks}"))
@@ -134,7 +134,7 @@ def test_fit_refuses_nonsense_by_name(command):
     assert "store.json cannot be read" in command.fails("NotFound", "fit", "--probe", "store.json")
     for text in ("{}", "[]", "nothing", '{"inputs": 3}'):
         (command.directory / "store.json").write_text(text)
-        assert "no file of `bucketq probe" in command.fails("Invalid", "fit", "--probe", "store.json")
+        assert "is not a file of `bucketq probe" in command.fails("Invalid", "fit", "--probe", "store.json")
     (command.directory / "store.json").write_text('{"inputs": {"latency_ms": "fast"}}')
     assert "latency_ms: give a number" in command.fails("Invalid", "fit", "--probe", "store.json")
     assert "no_such_file" in command.fails("NotFound", "fit", "--from", "nowhere")
@@ -178,7 +178,7 @@ async def test_both_faces_tell_the_workload(memory):
 
 @pytest.fixture
 def opened(monkeypatch, tmp_path):
-    """Addresses that a browser was asked for."""
+    """Record the addresses that the command opens in a browser."""
     page, addresses = tmp_path / "fit.html", []
     page.write_text("the page")
     monkeypatch.setattr(fit_command, "PAGE", page)

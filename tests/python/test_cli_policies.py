@@ -1,4 +1,4 @@
-"""The command about queues as a whole: policies, schedules, drain, many dead jobs at once, the archive."""
+"""The commands for queues as a whole: policies, schedules, drain, many dead jobs at once, the archive."""
 
 import json
 
@@ -13,7 +13,7 @@ from command import EXITS, on_a_terminal
 
 @pytest.fixture
 def q(command):
-    """The command, with a queue file that is there."""
+    """The command, with an existing queue file."""
     command("init")
     return command
 
@@ -84,7 +84,7 @@ def test_a_duration_is_typed_with_or_without_a_unit(text, seconds):
         ("--max-pending", "many", "none for no limit"),
         ("--overflow", "wait", "drop_oldest"),
         ("--overflow", "drop-oldest", "give max_pending too"),
-        ("--dead-letter", "q", "round for ever"),
+        ("--dead-letter", "q", "in a circle"),
         ("--archive", "maybe", "yes"),
         ("--max-attempt", "3", "--max-attempts"),
     ],
@@ -126,7 +126,7 @@ def test_a_queue_that_is_not_there_yet_may_be_misspelt(q):
 
 
 def fail(q, *errors):
-    """Dead jobs, each with this error."""
+    """Make dead jobs, each with one of these errors."""
     q("configure", "q", "--max-attempts", "1")
     ids = []
     for error in errors:
@@ -168,7 +168,7 @@ def test_a_drained_queue_says_how_to_go_on(q):
     q("enqueue", "q", "1")
     (job,) = q.json("claim", "q")
     assert q.json("drain", "q", "--timeout", "0", exits=1) == [{"queue": "q", "leased": 1}]
-    assert "1 job still worked on" in (q("drain", "q", "--timeout", "10ms", exits=1), q.err)[1]
+    assert "workers still hold 1 job" in (q("drain", "q", "--timeout", "10ms", exits=1), q.err)[1]
     said = q.fails("Closed", "enqueue", "q", "2")
     assert "bucketq resume" in said
     assert "draining q" in q("stats")
@@ -206,7 +206,7 @@ def test_schedules_are_made_listed_and_taken_away(q):
     table = q("schedules", "q")
     assert "every 1h" in table
     assert "30 2 * * * Europe/Berlin" in table
-    assert q("unschedule", "q", "nightly") == "nightly is gone\n"
+    assert q("unschedule", "q", "nightly") == "nightly is deleted\n"
     q("unschedule", "q", "nightly", exits=EXITS["NotFound"])
     assert "bucketq schedules q" in q.err
     assert len(q.json("schedules")) == 1

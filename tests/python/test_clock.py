@@ -1,4 +1,4 @@
-"""A queue file of a test, on a clock that jumps."""
+"""A test's queue file on a clock that jumps."""
 
 from datetime import timedelta
 

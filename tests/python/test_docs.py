@@ -1,4 +1,4 @@
-"""The examples of the docs run, and print what the page says."""
+"""The examples of the docs run, and print the output that the page shows."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Every public call, on both faces and every store; and on a file that is closed. A new call has to be added here."""
+"""Every public call, on both APIs and every store; and on a file that is closed. Add each new call here."""
 
 import inspect
 from datetime import UTC, datetime
@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 import pytest
 
 import bucketq
-from both import CHECK, MEASURE, OPEN, PROBE, RESTORE
+from both import CHECK, FIX_TIME, MEASURE, OPEN, PROBE, RESTORE
 from bucketq import New, aio
+from patience import PATIENCE
 
 
 class World:
@@ -63,6 +64,12 @@ async def restores(w):
     exported = await w.file.export(w.path)
     told = await RESTORE[w.face](w.box.url, w.path, **w.box.settings)
     assert told.commit_seq > exported.commit_seq
+
+
+async def fixes_time(w):
+    told = await FIX_TIME[w.face](w.box.url, only_look=True, **w.box.settings)
+    assert (told.ahead, told.commit_seq) == (False, None)
+    assert told.was <= told.now
 
 
 async def file_queue(w):
@@ -205,7 +212,7 @@ async def queue_counts(w):
 
 
 async def queue_wait(w):
-    assert (await w.q.wait(w.done, timeout=20)).state == "done"
+    assert (await w.q.wait(w.done, timeout=PATIENCE)).state == "done"
 
 
 async def queue_cancel(w):
@@ -316,6 +323,13 @@ async def atomic_rest(w):
     assert await w.counts() == {"dead": 1, "ready": 2}
 
 
+async def atomic_repeat(w):
+    tx = w.file.atomic()
+    tx.enqueue("q", "new")
+    await tx.repeat()
+    assert not tx.results[0].existing
+
+
 async def atomic_policy(w):
     async with w.file.atomic() as tx:
         tx.configure("q", max_attempts=3)
@@ -333,6 +347,7 @@ CALLS = {
     "measure": measures,
     "check": checks,
     "restore": restores,
+    "fix_time": fixes_time,
     "QueueFile.queue": file_queue,
     "QueueFile.queues": file_queues,
     "QueueFile.claim": file_claim,
@@ -387,17 +402,27 @@ CALLS = {
     "Atomic.ack": atomic_all,
     "Atomic.release": atomic_rest,
     "Atomic.drain": atomic_policy,
+    "Atomic.repeat": atomic_repeat,
 }
 TOGETHER = {
     "Atomic.ack": ("nack", "enqueue", "cancel", "requeue", "pause", "resume", "results"),
     "Atomic.release": ("reject", "purge"),
     "Atomic.drain": ("configure", "schedule", "unschedule"),
 }
-"""Changes of one atomic are tried with each other."""
+"""Changes of one atomic block are tested together."""
 APART = {"Worker"}
-"""Classes with tests of their own."""
-AFTER_CLOSE = {"open", "probe", "measure", "check", "restore", "QueueFile.queue", "QueueFile.close"}
-"""What a closed handle has nothing to do with."""
+"""Classes with their own tests."""
+AFTER_CLOSE = {
+    "open",
+    "probe",
+    "measure",
+    "check",
+    "restore",
+    "fix_time",
+    "QueueFile.queue",
+    "QueueFile.close",
+}
+"""Calls that need no open handle."""
 
 
 def public_calls():

@@ -1,4 +1,4 @@
-"""The fit model against cases.json, which was worked out apart from it."""
+"""The fit model against cases.json, which was computed independently."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TABLE: dict[str, Any] = json.loads((ROOT / "fit-calculator" / "cases.json").read
 
 
 def differences(want: Any, got: Any, path: str = "") -> list[str]:
-    """Where `got` is not `want`: numbers to nine digits, else exactly. None: a number without end."""
+    """Return the places where `got` is not `want`: numbers to nine digits, else exactly. None means infinity."""
     if isinstance(want, dict) and isinstance(got, dict):
         keys = sorted(want.keys() | got.keys())
         return [

@@ -1,4 +1,4 @@
-"""Local mode, on both faces: a sync publishes, a snapshot follows, and nothing is lost quietly."""
+"""Local mode, on both APIs: a sync publishes, a snapshot follows, and no change is lost without an error."""
 
 import json
 import logging
@@ -11,13 +11,14 @@ import pytest
 
 import bucketq
 from bucketq import Synced, Unsynced
+from patience import PATIENCE
 
 NOTHING = Unsynced(commits=0, ops=0, bytes=0)
 
 
 @pytest.fixture
 def local(tmp_path):
-    """Settings for Local mode in a directory of the test's own; a number tells machines apart."""
+    """Return settings for Local mode in the test's own directory; the number stands for a machine."""
 
     def settings(machine=0, **more):
         return {"mode": "local", "cache": tmp_path / f"machine{machine}"} | more
@@ -81,7 +82,7 @@ with bucketq.open(sys.argv[1], **json.loads(sys.argv[2])) as file:
 def elsewhere(box, code):
     """Run this in another process; a store in memory has only one."""
     command = [sys.executable, "-c", code, box.url, json.dumps(box.settings)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("box", ["file", "s3"], indirect=True)
@@ -182,7 +183,7 @@ async def test_after_close_all_of_it_says_closed(memory, local):
 @pytest.mark.skipif(sys.platform == "win32", reason="permissions of another kind")
 @pytest.mark.parametrize("mode", ["local", "durable"])
 async def test_the_directory_is_its_owners_alone(memory, local, mode):
-    """It holds payloads."""
+    """Because it contains payloads."""
     async with await memory.open(**local() | {"mode": mode}) as file:
         await file.queue("q").enqueue("a secret of somebody")
         assert stat.S_IMODE(file.directory.stat().st_mode) == 0o700

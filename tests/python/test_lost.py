@@ -1,4 +1,4 @@
-"""Leases that are lost: who holds the job is told at once, once, and whichever way it is noticed."""
+"""Lost leases: the holder of the job learns of it at once, once, and whichever way it is noticed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 
 import pytest
 
 import bucketq
 from both import Lifted
 from bucketq import aio, events, testing
+from bucketq._twin import plain
 from watched import LIMIT, until
 
 
@@ -118,7 +120,9 @@ async def test_a_worker_tells_of_the_job_that_its_handler_works_on(face, handler
 
     file = testing.open(clock=clock) if face == "blocking" else await testing.open_aio(clock=clock)
     kind = bucketq.Worker if face == "blocking" else aio.Worker
-    worker = kind(file, lease=60, on_lease_lost=tell if callback == "function" else tell_later)
+    # Concurrency 1: the worker's other claims cannot get the job once its lease has expired.
+    tells = tell if callback == "function" else tell_later
+    worker = kind(file, lease=60, concurrency=1, on_lease_lost=tells)
     worker.handles("q")(work if handler == "function" else work_later)
     if face == "blocking":
         file.queue("q").enqueue("x", max_attempts=1)
@@ -128,8 +132,71 @@ async def test_a_worker_tells_of_the_job_that_its_handler_works_on(face, handler
         await file.queue("q").enqueue("x", max_attempts=1)
         worked = await worker.run(wait=0, signals=False)
         await file.close()
-    assert worked.lost == 1
+    # The worker learned that the lease expired, but no other worker has the job, so its result counts.
+    assert worked == bucketq.Worked(done=1)
     assert lost == [(seen[0], "ran_out")]
+
+
+@pytest.mark.parametrize("handler", ["function", "coroutine"])
+@pytest.mark.parametrize("end", ["ack", "nack", "reject"])
+@pytest.mark.parametrize("taken", [False, True])
+async def test_what_came_of_a_job_counts_after_its_lease_unless_somebody_has_it(face, handler, end, taken):
+    clock = testing.Clock()
+    file = await leased(face, clock)
+    worker = (
+        bucketq.Worker(file.blocking, lease=60, concurrency=1)
+        if face == "blocking"
+        else aio.Worker(file, lease=60, concurrency=1)
+    )
+    elsewhere = plain(file.blocking if face == "blocking" else file).queue("q")
+    others = []
+
+    def work(job):
+        clock.advance(61)
+        assert job.lost
+        if taken:
+            others.append(elsewhere.claim_one())
+        if end != "ack":
+            raise bucketq.Reject("never") if end == "reject" else ValueError("not now")
+        return "result"
+
+    async def work_later(job):
+        return work(job)
+
+    worker.handles("q")(work if handler == "function" else work_later)
+    if face == "blocking":
+        worked = await asyncio.to_thread(worker.run, wait=0, signals=False)
+    else:
+        worked = await worker.run(wait=0, signals=False)
+    told = {
+        "ack": ("done", "done", "result"),
+        "nack": ("failed", "scheduled", None),
+        "reject": ("rejected", "dead", None),
+    }
+    field, state, result = ("lost", "leased", None) if taken else told[end]
+    assert worked == bucketq.Worked(**{field: 1})
+    [detail] = testing.jobs(file.blocking if face == "blocking" else plain(file), "q")
+    assert (detail.state, detail.result) == (state, result)
+    assert not any(job.lost for job in others)
+    await file.close()
+
+
+@pytest.mark.parametrize("taken", [False, True])
+async def test_the_block_of_a_job_acks_it_after_its_lease_unless_somebody_has_it(face, taken):
+    clock = testing.Clock()
+    file = await leased(face, clock)
+    q = file.queue("q")
+    job = await q.claim_one(lease=60)
+    other = None
+    with pytest.raises(bucketq.LeaseLost) if taken else nullcontext():
+        async with job:
+            clock.advance(61)
+            assert job.lost
+            other = await q.claim_one() if taken else None
+    detail = await file.get(job.id)
+    assert (detail.state, detail.attempt) == (("leased", 2) if taken else ("done", 1))
+    assert other is None or not other.lost
+    await file.close()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped here")

@@ -1,4 +1,4 @@
-"""Looking after queues, on both faces and every store."""
+"""Management of queues, on both APIs and every store."""
 
 import pytest
 

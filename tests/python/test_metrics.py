@@ -1,4 +1,4 @@
-"""What is measured: as values, as text that Prometheus' own parser reads, printed and served by the command."""
+"""Metrics: as values, as text for Prometheus' own parser, printed and served by the command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import bucketq
 from bucketq._scrape import Scraped, parse
-from command import TIMEOUT, Command, on_a_terminal
+from command import INTERRUPTING_NOTHING, TIMEOUT, Command, on_a_terminal
 from servers import ROOT
 
 
@@ -81,7 +81,7 @@ async def test_the_parser_of_prometheus_reads_the_text_and_the_page_has_every_na
     ]
     table = {line.split("`")[1].removesuffix("_total"): line.split("|")[2].strip() for line in rows}
     assert table == {name: family.type for name, family in families(text).items()}
-    # By Prometheus' conventions: base units, and _total on what only grows.
+    # By Prometheus' conventions: base units, and _total on counters.
     for name, family in families(text).items():
         assert (f"# TYPE {name}_total counter" in text) == (family.type == "counter")
         assert not name.endswith(("_ms", "_kib", "_minutes"))
@@ -101,10 +101,11 @@ def test_the_command_prints_them(command):
     assert found["requests"]["get"] > 0
 
 
+@pytest.mark.parametrize("before", [None, INTERRUPTING_NOTHING], ids=["", "interrupting nothing"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_them_until_it_is_told_to_end(process, number):
+def test_the_command_serves_them_until_it_is_told_to_end(process, number, before):
     process("init")
-    serving = process.start("metrics", "--listen", "127.0.0.1:0", "--json")
+    serving = process.start("metrics", "--listen", "127.0.0.1:0", "--json", before=before)
     try:
         url = json.loads(serving.stdout.readline())["url"]
         kind, text = fetch(url)
@@ -187,7 +188,7 @@ def test_stats_are_watched_on_plain_lines_without_a_terminal(process):
         (first,) = lines(watching, 1)
         assert "commit 2 · emails: 1 ready, waiting" in first
         process("enqueue", "emails", "hi")
-        while "commit since the last look" in (line := lines(watching, 1)[0]):
+        while "commit since the last update" in (line := lines(watching, 1)[0]):
             pass
         assert "emails: 2 ready" in line
         assert "1 commit · " in line
@@ -236,6 +237,6 @@ sys.exit(main(["stats", "--watch", "--every", "0.1"]))
         assert watching.wait(TIMEOUT) == 130
     text = shown.decode()
     assert text.count("emails") >= 3
-    assert "no commit since the last look" in text
-    # The table is drawn over itself.
+    assert "no commit since the last update" in text
+    # The table is redrawn in place.
     assert "\x1b[1A" in text

@@ -1,4 +1,4 @@
-"""Random calls against a model of what a queue is, on both faces."""
+"""Random calls against a model of a queue, on both APIs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 import bucketq
 from both import OPEN
 from bucketq import Backoff
+from patience import PATIENCE
 
 NUMBERS = itertools.count()
 
 
 class Model(RuleBasedStateMachine):
-    """One queue. What the model says of each job has to be what the queue says."""
+    """One queue. The model and the queue must agree on each job."""
 
     face = "blocking"
 
@@ -39,7 +40,7 @@ class Model(RuleBasedStateMachine):
         self.q = self.file.queue("q")
 
     def run(self, coroutine):
-        return self.loop.run_until_complete(asyncio.wait_for(coroutine, 60))
+        return self.loop.run_until_complete(asyncio.wait_for(coroutine, PATIENCE))
 
     def teardown(self) -> None:
         self.held.clear()
@@ -68,7 +69,7 @@ class Model(RuleBasedStateMachine):
             self.held[job.id] = job
 
     def one_of(self, data, ids):
-        # In the order of the model: ids are random, and the same choice has to be the same job in every run.
+        # In the order of the model: ids are random, but the same choice must be the same job in every run.
         return data.draw(st.sampled_from(sorted(ids, key=self.order.__getitem__)))
 
     def take(self, data):
@@ -142,7 +143,7 @@ class AioModel(Model):
 
 
 class LocalModel(Model):
-    """The same in Local mode. Others see what was published last, and a discard goes back to it."""
+    """The same in Local mode. Others see the state that was last published, and a discard goes back to it."""
 
     def __init__(self) -> None:
         self.directory = tempfile.TemporaryDirectory()

@@ -39,7 +39,7 @@ def test_blocking_and_asyncio_have_the_same_names_in_the_same_order(name):
 def test_blocking_and_asyncio_take_the_same_arguments(name):
     one, other = vars(getattr(bucketq, name)), vars(getattr(aio, name))
     for member, plain in one.items():
-        # What makes them is no business of users.
+        # How they are made does not concern users.
         if inspect.isfunction(plain) and member != "__init__":
             twin = other.get(PARITY.get(member, member)) or other[member]
             parameters = [list(inspect.signature(f).parameters.values()) for f in (plain, twin)]
@@ -68,10 +68,11 @@ def test_the_errors_are_those_of_the_engine():
 
 
 def test_every_code_leads_to_its_exception():
-    page = (ROOT / "docs" / "errors.md").read_text()
-    for code, python, says in _native.codes():
-        assert hasattr(bucketq, python)
-        assert re.search(rf"^\| `{code}` .*{re.escape(says)} \|$", page, re.MULTILINE)
+    page = (ROOT / "docs" / "errors.md").read_text().partition("## Codes")[2]
+    for code, python, says, advice in _native.codes():
+        error = getattr(bucketq, python)("a message", code)
+        assert error.advice == advice
+        assert f"| {says} | {advice} |" in page.partition(f"\n| `{code}` ")[2].partition("\n")[0]
 
 
 def test_settings_and_extras_are_named_once_everywhere():
@@ -97,7 +98,7 @@ NATIVE = {
     "spark/_place",
     "testing",
 }
-"""Who may talk to the engine; docs/architecture.md says so."""
+"""The modules that may talk to the engine; docs/architecture.md lists them."""
 
 
 def test_only_some_modules_talk_to_the_engine():

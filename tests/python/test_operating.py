@@ -1,4 +1,4 @@
-"""Looking after a queue file as a whole, on both faces and every store."""
+"""Operation of a queue file as a whole, on both APIs and every store."""
 
 import sqlite3
 

@@ -18,6 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import bucketq
 from bucketq import New, aio, otel, testing
+from patience import PATIENCE
 
 
 class Collector:
@@ -255,7 +256,7 @@ with bucketq.open("memory://x", on_event=print) as file:
 print([name for name in sys.modules if name.startswith(("opentelemetry", "asyncio", "http"))])
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     assert done.stdout.splitlines()[-1] == "[]"
 
@@ -270,6 +271,6 @@ except ImportError as error:
     print(error)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     assert 'pip install "bucketq[otel]"' in done.stdout

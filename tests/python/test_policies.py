@@ -1,4 +1,4 @@
-"""What a queue's policy says, on both faces and every store: each part of it set, read, and seen to hold."""
+"""Every part of a queue's policy is set, read, and takes effect, on both APIs and every store."""
 
 import asyncio
 from dataclasses import fields
@@ -88,7 +88,7 @@ REFUSED = [
     ({"overflow": "wait"}, "argument", "drop_oldest"),
     ({"group_concurrency": 3, "concurrency": 2}, "policy", "more than the concurrency 2"),
     ({"concurrency": 0}, "policy", "pause the queue"),
-    ({"dead_letter": "q"}, "policy", "round for ever"),
+    ({"dead_letter": "q"}, "policy", "in a circle"),
     ({"max_attempts": 0}, "policy", "at least 1"),
     ({"max_attempts": None}, "argument", "give a number"),
     ({"backoff": None}, "argument", "Backoff.none()"),
@@ -100,12 +100,12 @@ REFUSED = [
     ({"dedup_window": "finished"}, "argument", "'unfinished'"),
     ({"keep": 10**9}, "policy", "archive"),
     ({"archive": "yes"}, "argument", "True or False"),
-    ({"keep_for": 0}, "argument", "keep=0 keeps none"),
-    ({"archive_for": 0}, "argument", "None is for ever"),
+    ({"keep_for": 0}, "argument", "keep=0 retains none"),
+    ({"archive_for": 0}, "argument", "None means forever"),
     ({"archive": True, "keep_for": 60, "archive_for": 60}, "policy", "archive for longer"),
     ({"backoff": Backoff(7200)}, "argument", "larger max"),
     ({"backoff": Backoff.linear(5, max=1)}, "argument", "larger max"),
-    ({}, "argument", "name what is to change"),
+    ({}, "argument", "name the fields to change"),
 ]
 
 
@@ -175,6 +175,9 @@ async def test_the_policy_says_how_long_a_claim_holds_and_a_claim_may_say_otherw
         assert 200 < job.remaining <= 300
         assert 20 < (await q.claim_one(lease=40)).remaining <= 40
         endless = await q.claim_one(lease=None)
+        assert endless.remaining == float("inf")
+        assert ((await q.get(endless.id)).expires_at, endless.lost) == (None, False)
+        await endless.extend(60)
         assert endless.remaining == float("inf")
         assert ((await q.get(endless.id)).expires_at, endless.lost) == (None, False)
         assert await endless.nack("no") == "dead"

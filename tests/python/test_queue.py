@@ -1,4 +1,4 @@
-"""Queues on both faces and every store: enqueue, claim, end, look."""
+"""Queues on both APIs and every store: enqueue, claim, finish, inspect."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,6 +6,7 @@ import pytest
 
 import bucketq
 from bucketq import Backoff, New
+from patience import PATIENCE
 
 
 async def test_a_job_is_enqueued_claimed_and_acked(box):
@@ -242,6 +243,6 @@ async def test_wait_gives_the_finished_job_with_its_result(box):
         assert await q.wait(receipt.id, timeout=0) is None
         async with await q.claim_one() as job:
             await job.ack(result=job.data + 1)
-        assert (await q.wait(receipt.id, timeout=30)).result == 21
+        assert (await q.wait(receipt.id, timeout=PATIENCE)).result == 21
         with pytest.raises(bucketq.NotFound):
             await q.wait("01a1ef22-6ca9-76da-93cf-e92b20dc67ca")

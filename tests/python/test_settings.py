@@ -1,4 +1,4 @@
-"""Where settings come from, which place wins, and that nothing secret is told."""
+"""The sources of settings, which source wins, and that no secret is printed."""
 
 import os
 import re
@@ -46,7 +46,7 @@ async def test_open_takes_them_all(variables, face, tmp_path):
     file = opened if face == "blocking" else await opened
     try:
         assert file.url == str(tmp_path / "jobs")
-        with pytest.raises(Invalid, match="at most 10") as refused:
+        with pytest.raises(Invalid, match="max_payload allows 10") as refused:
             call = file.queue("q").enqueue("x" * 11)
             _ = call if face == "blocking" else await call
         assert refused.value.code == "payload_too_large"

@@ -1,4 +1,4 @@
-"""What bucketq.testing offers to tests of programs."""
+"""bucketq.testing, which users need to test their programs."""
 
 from datetime import timedelta
 

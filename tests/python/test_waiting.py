@@ -1,4 +1,4 @@
-"""Blocking calls: other threads run, Ctrl-C works, forks are refused, closed handles say so. Nothing hangs."""
+"""Blocking calls: other threads run, Ctrl-C works, calls on closed handles fail with Closed. Nothing hangs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import bucketq
+from patience import PATIENCE
 
-LIMIT = 60
+LIMIT = PATIENCE
 
 
 @pytest.fixture
 def run() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts Python programs, and sees to it that none of them outlives the test."""
+    """Start Python programs, and end them with the test."""
     children: list[subprocess.Popen[str]] = []
 
     def start(code: str, *args: str) -> subprocess.Popen[str]:
@@ -37,7 +38,7 @@ def run() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 def test_ctrl_c_ends_a_waiting_claim_at_once(run):
     code = """
-import bucketq, os, signal, threading, time
+import bucketq, os, signal, threading
 with bucketq.open("memory://x") as file:
     q = file.queue("q")
     before = file.metrics().requests["get"]
@@ -47,15 +48,14 @@ with bucketq.open("memory://x") as file:
             pass
         os.kill(os.getpid(), signal.SIGINT)
 
-    began = time.perf_counter()
     try:
         threading.Thread(target=interrupt, daemon=True).start()
         q.claim(wait=None)
     except KeyboardInterrupt:
         q.enqueue(1)
-        print("claimed", q.claim_one().attempt, time.perf_counter() - began < 5)
+        print("claimed", q.claim_one().attempt)
 """
-    assert run(code).communicate(timeout=LIMIT) == ("claimed 1 True\n", "")
+    assert run(code).communicate(timeout=LIMIT) == ("claimed 1\n", "")
 
 
 def test_ctrl_c_ends_an_opening_that_gets_no_answer(run):
@@ -183,76 +183,6 @@ file.queue("empty").claim(wait=None)
         assert (again.data, again.attempt) == ("x", 2)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_is_refused_and_ends_in_peace(run):
-    code = """
-import bucketq, os, sys, gc
-file = bucketq.open("memory://x")
-q = file.queue("q")
-q.enqueue(1)
-job = q.claim_one()
-pid = os.fork()
-if pid == 0:
-    for call in (lambda: q.enqueue(2), lambda: bucketq.open("memory://y"), file.close, job.ack):
-        try:
-            call()
-        except bucketq.Closed as error:
-            print(error.code)
-    print(job.lost, job.remaining)
-    del file, q, job
-    gc.collect()
-    sys.exit(7)
-_, status = os.waitpid(pid, 0)
-print(os.waitstatus_to_exitcode(status), q.counts().counts["leased"])
-job.ack()
-file.close()
-"""
-    child = run(code)
-    out, err = child.communicate(timeout=LIMIT)
-    # Python itself warns about forks of processes with threads, from 3.12 on.
-    assert "Traceback" not in err
-    assert out == "closed\n" * 4 + "True 0.0\n7 1\n"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_of_multiprocessing_is_refused_when_forked_and_works_when_spawned(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text("""
-import bucketq, multiprocessing, sys
-
-def child(place, file, told):
-    try:
-        told.put(file.queue("q").claim_one().data if file else "nothing inherited")
-    except bucketq.Closed as error:
-        told.put(f"{error.code}: {error.message}")
-    try:
-        with bucketq.open(place) as own:
-            told.put(own.queue("q").claim_one().data)
-    except bucketq.Closed as error:
-        told.put("start method spawn" in error.message)
-
-if __name__ == "__main__":
-    with bucketq.open(sys.argv[1]) as file:
-        file.queue("q").enqueue_many(["one"])
-        for method, inherited in (("fork", file), ("spawn", None)):
-            context = multiprocessing.get_context(method)
-            told = context.Queue()
-            process = context.Process(target=child, args=(sys.argv[1], inherited, told))
-            process.start()
-            print(method, told.get(timeout=50), told.get(timeout=50), sep=", ")
-            process.join(50)
-            assert process.exitcode == 0
-""")
-    child = subprocess.run(
-        [sys.executable, str(program), str(tmp_path / "jobs")], capture_output=True, text=True, timeout=LIMIT
-    )
-    assert "Traceback" not in child.stderr
-    forked, spawned = child.stdout.splitlines()
-    assert forked.startswith("fork, closed: ")
-    assert forked.endswith(", True")
-    assert spawned == "spawn, nothing inherited, one"
-
-
 def test_importing_starts_no_thread_and_loads_nothing_heavy(run):
     code = """
 import sys, threading, os
@@ -305,7 +235,7 @@ def test_close_ends_a_claim_that_waits():
     q = file.queue("q")
     with ThreadPoolExecutor() as pool:
         waiting = [pool.submit(q.claim, wait=None) for _ in range(3)]
-        # An enqueue to another queue is answered after those claims have arrived, or they find the handle closed.
+        # When this enqueue returns, those claims have arrived; those that come later find the handle closed.
         file.queue("other").enqueue(1)
         file.close()
         for future in waiting:

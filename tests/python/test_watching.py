@@ -1,4 +1,4 @@
-"""Events: told in order, after the commit, on both faces. Nothing that a callback does harms the queue."""
+"""Events: in order, after the commit, on both APIs. A callback cannot harm the queue."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_a_callback_that_raises_harms_nobody_and_is_logged_once_and_counte
 
     caplog.set_level(logging.ERROR, "bucketq")
     if memory.face == "aio":
-        # asyncio ends its loop when somebody wants to exit.
+        # asyncio ends its loop on SystemExit.
         tell = raises
     async with await memory.open(on_event=tell) as file:
         await file.queue("q").enqueue_many([1, 2])
@@ -312,8 +312,9 @@ file.queue("q").enqueue(1)
 job = file.queue("q").claim_one(on_lease_lost=print)
 pid = os.fork()
 if pid == 0:
+    file.close()
     try:
-        file.close()
+        job.ack()
     except bucketq.Closed as error:
         print("child:", error.code, flush=True)
     sys.exit(0)

@@ -1,4 +1,4 @@
-"""Worker processes that get signals: asked to end, told to stop, killed."""
+"""Worker processes that get signals: asked to end, stopped, killed."""
 
 import signal
 import subprocess
@@ -9,10 +9,11 @@ from contextlib import contextmanager
 import pytest
 
 import bucketq
+from patience import PATIENCE
 
-LIMIT = 60
+LIMIT = PATIENCE
 
-# Says what happens on its standard output, and lets a job go on when it is told on its standard input.
+# Prints its progress to standard output, and finishes a job when it reads a line from standard input.
 PROGRAM = """
 import asyncio, logging, sys, threading
 import bucketq
@@ -71,7 +72,7 @@ class Child:
         )
 
     def says(self, what):
-        """Wait until it says so."""
+        """Wait until it prints a line that begins like this."""
         for line in self.process.stdout:
             if line.startswith(what):
                 return line

@@ -1,4 +1,4 @@
-"""What users write, as pyright in strict mode sees it. Checked by `make lint`, and run by test_types.py."""
+"""A user's code, as pyright in strict mode sees it (`make lint`). test_names.py and test_package.py run it."""
 
 from __future__ import annotations
 

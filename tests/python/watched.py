@@ -1,4 +1,4 @@
-"""What tests of watching have in common."""
+"""Shared code of the tests of watching."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 import subprocess
 import sys
 
-LIMIT = 60
+from patience import PATIENCE
+
+LIMIT = PATIENCE
 
 
 def names(told):
@@ -20,7 +22,7 @@ async def until(true):
 
 
 def program(code):
-    """What a program of its own prints; it ends by itself."""
+    """Run a program to its end, and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=False
     )

@@ -1,11 +1,13 @@
-//! The whole engine on real servers behind a network that loses, hangs and resets: nothing acknowledged is lost or
-//! doubled, and every caller gets an answer that is true.
+//! The whole engine on real servers behind a network that loses, hangs and resets: no acknowledged op is lost or
+//! doubled, and every caller gets a true reply.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bucketq::config::S3Options;
-use bucketq::{Code, Kind, Options, Payload, QueueFile, Result, State};
+use bucketq::store::{Got, S3Store, Store};
+use bucketq::{Code, Env, Kind, Options, Payload, QueueFile, Result, State};
 use bucketq_tests::servers::{self, BUCKET, Network, Server};
 use serde_json::json;
 
@@ -18,7 +20,7 @@ fn options(s3: S3Options) -> Options {
     Options { s3, deadline: Duration::from_secs(20), ..Options::default() }
 }
 
-/// What producers were told of each payload.
+/// The reply that a producer got for each payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Stored,
@@ -44,7 +46,7 @@ async fn produce(file: QueueFile, producer: usize) -> Result<Vec<(String, Told)>
     Ok(told)
 }
 
-/// Until the writer has sent something into the present state of the network, and then some.
+/// Wait until the writer has sent a request in the present state of the network, and a little longer.
 async fn under_way(file: &QueueFile) -> Result<()> {
     let requests = |m: bucketq::Metrics| m.puts + m.gets;
     let before = requests(file.metrics()?);
@@ -55,12 +57,12 @@ async fn under_way(file: &QueueFile) -> Result<()> {
     Ok(())
 }
 
-/// One fault after the other while two writers in this process and their callers work, then the count.
+/// One fault after the other while two writers in this process and their callers work; then count the jobs.
 async fn survives(server: &Server, name: &str) -> Result<()> {
     let Some(network) = Network::before(server).await else { return Ok(()) };
     let url = format!("s3://{BUCKET}/{name}/jobs");
     let through = options(server.options_at(&network.endpoint));
-    // The direct way is another endpoint, hence another writer: two compete.
+    // The direct connection is another endpoint, hence another writer: two compete.
     let far = QueueFile::open(&url, through).await?;
     let near = QueueFile::open(&url, options(server.options())).await?;
 
@@ -71,7 +73,7 @@ async fn survives(server: &Server, name: &str) -> Result<()> {
     producers.push(tokio::spawn(produce(near.clone(), PRODUCERS)));
     let reader = tokio::spawn({
         let far = far.clone();
-        // Something is always to be sent, also when the producers are done.
+        // There is always an op to send, also after the producers are done.
         async move {
             loop {
                 let _ = far.stats(None).await;
@@ -80,11 +82,11 @@ async fn survives(server: &Server, name: &str) -> Result<()> {
     });
 
     for _ in 0..3 {
-        // Landed, and the caller sees a broken connection.
+        // Landed, and the caller gets a broken connection.
         network.add("lost", "limit_data", "downstream", json!({"bytes": 10})).await;
         under_way(&far).await?;
         network.remove("lost").await;
-        // Landed, and the answer never comes.
+        // Landed, and the reply never comes.
         network.add("hang", "timeout", "downstream", json!({"timeout": 0})).await;
         under_way(&far).await?;
         network.remove("hang").await;
@@ -175,5 +177,62 @@ async fn a_store_without_compare_and_swap_is_refused_when_a_queue_file_is_made()
     let Some(server) = servers::s3rver().await else { return Ok(()) };
     let refused = QueueFile::open(&format!("s3://{BUCKET}/jobs"), options(server.options())).await;
     assert_eq!(refused.expect_err("refused").code(), Code::NoCompareAndSwap);
+    Ok(())
+}
+
+/// Copies the objects of a queue file like a backup tool.
+async fn copy(from: &Server, to: &Server, prefix: &str) -> Result<()> {
+    let from = S3Store::open(BUCKET, prefix, &from.options()).await?;
+    let to = S3Store::open(BUCKET, prefix, &to.options()).await?;
+    for listed in from.list("").await? {
+        if let Got::Object { bytes, .. } = from.get(&listed.key, None).await? {
+            to.put_new(&listed.key, bytes).await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_file_copied_to_a_store_without_compare_and_swap_is_read_and_never_written() -> Result<()> {
+    let (Some(good), Some(bad)) = (servers::gofakes3().await, servers::s3rver().await) else { return Ok(()) };
+    let url = format!("s3://{BUCKET}/copied/jobs");
+    let file = QueueFile::open(&url, options(good.options())).await?;
+    for n in 0..20 {
+        file.queue("q")?.enqueue(Payload::text(n.to_string())).await?;
+    }
+    file.close().await?;
+    copy(&good, &bad, "copied/").await?;
+    let store = S3Store::open(BUCKET, "copied/", &bad.options()).await?;
+    let before = format!("{:?}", store.get("jobs.head", None).await?);
+    let file = QueueFile::open(&url, options(bad.options())).await?;
+    assert_eq!(file.queues(None).await?.len(), 1, "it can be read");
+    let error = file.queue("q")?.enqueue(Payload::text("lost")).await.expect_err("it must not be written");
+    assert_eq!((error.kind(), error.code()), (Kind::Unavailable, Code::NoCompareAndSwap), "{error}");
+    assert_eq!(file.claim(9).await.expect_err("nor be claimed from").code(), Code::NoCompareAndSwap);
+    file.close().await?;
+    let strip = |shown: &str| shown.split("date_ms").next().map(str::to_owned);
+    let after = format!("{:?}", store.get("jobs.head", None).await?);
+    assert_eq!(strip(&after), strip(&before), "HEAD is what it was");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_proof_serves_every_queue_file_of_a_bucket_in_a_process() -> Result<()> {
+    let Some(server) = servers::gofakes3().await else { return Ok(()) };
+    let store = S3Store::open(BUCKET, "proofs/", &server.options()).await?;
+    for name in ["a", "b"] {
+        // Created through another store object: handles on a store that the caller opened share no proof.
+        let made = QueueFile::open_with(Arc::new(store.clone()), name, Options::default(), Env::default());
+        made.await?.close().await?;
+    }
+    let mut puts = vec![];
+    for name in ["a", "b"] {
+        let file =
+            QueueFile::open(&format!("s3://{BUCKET}/proofs/{name}"), options(server.options())).await?;
+        file.queue("q")?.enqueue(Payload::text("x")).await?;
+        puts.push(file.metrics()?.puts);
+        file.close().await?;
+    }
+    assert_eq!(puts, [4, 1], "three puts for the proof, and one a commit");
     Ok(())
 }

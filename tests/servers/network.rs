@@ -1,5 +1,5 @@
-//! Lost answers, hangs, resets and cuts: a conditional put is never called stored when it is not known to be, and a
-//! get issued afterwards tells the truth.
+//! Lost replies, hangs, resets and cuts: a conditional put is never reported as stored unless that is known, and a
+//! later get returns the current body.
 
 use std::time::Duration;
 
@@ -27,12 +27,12 @@ impl Scene {
         options.request_timeout = Some(Duration::from_secs(1));
         let far = S3Store::open(BUCKET, prefix, &options).await.expect("the options are right");
         let version = must_put(&near, KEY, "old", &Expect::Absent).await;
-        // The connection is there before the fault, as it is in life.
+        // The connection exists before the fault, as in real use.
         assert_eq!(must_get(&far, KEY).await, (Bytes::from("old"), version.clone()));
         Some(Self { network, near, far, version })
     }
 
-    /// Put under a fault and take the fault away again.
+    /// Put under a fault and remove the fault again.
     async fn put_under(&self, kind: &str, stream: &str, attributes: serde_json::Value, body: &Bytes) -> Put {
         self.network.add("fault", kind, stream, attributes).await;
         let put = self.far.put_if(KEY, body.clone(), &Expect::Is(self.version.clone())).await;
@@ -40,7 +40,7 @@ impl Scene {
         put
     }
 
-    /// What a get through the mended network shows: true if the new body, false if the old one. Nothing else may be.
+    /// Reads through the repaired network: true for the new body, false for the old one. Anything else fails.
     async fn landed(&self, body: &Bytes) -> bool {
         let (seen, version) = must_get(&self.far, KEY).await;
         assert_eq!(

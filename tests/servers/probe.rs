@@ -1,4 +1,4 @@
-//! The probe on real servers: those that keep their word pass, those that do not are refused.
+//! The probe on real servers: those that keep their promises pass, the others are refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +10,14 @@ use bucketq::store::{ProbeReport, S3Store, Store, probe};
 use bucketq_tests::servers::{self, BUCKET, Network, Server};
 use serde_json::json;
 
+/// Longer than any probe takes.
+const DEADLINE: Duration = Duration::from_mins(10);
+
 async fn probed(endpoint: &str, server: &Server, rounds: u32) -> Result<ProbeReport> {
     let store = S3Store::open(BUCKET, "", &server.options_at(endpoint)).await?;
     let stores: Vec<Arc<dyn Store>> =
         (0..WRITERS).map(|_| Arc::new(store.fork()) as Arc<dyn Store>).collect();
-    probe(&stores, "jobs", rounds, WRITERS, &Env::default()).await
+    probe(&stores, "jobs", rounds, WRITERS, DEADLINE, &Env::default()).await
 }
 
 async fn passes(server: &Server) {
@@ -60,8 +63,8 @@ async fn s3rver_is_refused_even_by_the_short_probe() {
     assert!(error.message().contains("wrote twice with If-None-Match: *"), "{error}");
 }
 
-/// Two of its writers win once in some forty rounds: enough rounds that missing it is a matter of one in many
-/// thousand runs, and the first one found ends the probe.
+/// Two of its writers win about once in forty rounds. With this number of rounds the probe misses it once in many
+/// thousand runs; the first double win ends the probe.
 #[tokio::test]
 async fn moto_is_refused_by_a_long_probe() {
     let Some(server) = servers::moto().await else { return };

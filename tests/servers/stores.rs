@@ -1,4 +1,4 @@
-//! Every promise on every server, and what they say to wrong keys and buckets.
+//! Every promise on every server, and their replies to wrong keys and buckets.
 
 use bucketq::config::{Credentials, S3Options};
 use bucketq::env::Env;

@@ -1,4 +1,4 @@
-//! The faulty store does what its faults say: the kit itself is tested before it judges anything.
+//! The faulty store injects the faults it claims to: the kit itself is tested before it judges anything.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn store(world: &Arc<World>) -> (FaultyStore, Arc<Life>) {
     (FaultyStore::new(world.clone(), life.clone()), life)
 }
 
-/// What a create under this fate answers, whether it is there at that moment, and whether it is there in the end.
+/// The reply to a create under this fate, whether the object exists at that moment, and whether it exists at the end.
 async fn create(fate: Fate) -> (Put, bool, bool) {
     let world = world(fate);
     let (store, _) = store(&world);
@@ -244,6 +244,21 @@ async fn clocks_are_skewed_drift_and_can_be_set() {
     fast.step(-600_000);
     assert_eq!(fast.wall_ms() - right.wall_ms(), -597_900);
     assert_eq!(right.monotonic(), now());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_steady_clock_that_stands_still_goes_on_where_it_stopped() {
+    use bucketq::env::Clock;
+    let clock = NodeClock::new(now(), 0, 0);
+    pause_ms(1_000).await;
+    let before = clock.monotonic();
+    clock.stand_still(5_000);
+    clock.stand_still(1_000);
+    pause_ms(5_500).await;
+    assert_eq!(clock.monotonic(), before);
+    pause_ms(1_500).await;
+    assert_eq!(clock.monotonic() - before, Duration::from_secs(1));
+    assert_eq!(clock.stood(), (Duration::from_secs(6), Duration::from_secs(6)));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! One Rust process of a chaos run (`make chaos`): it enqueues, claims and finishes jobs, or keeps house, until it is
-//! killed. What it asks and what it is told stands in its diary, in the words of `tests/chaos/diary.py`.
+//! One Rust process of a chaos run (`make chaos`): it enqueues, claims and finishes jobs, or does maintenance, until it
+//! is killed. Its diary has its calls and the replies, in the format of `tests/chaos/diary.py`.
 //!
 //! Used by the program `chaos`. The runs, the faults and the checks are in `tests/chaos`, which share no code with this.
 
@@ -10,7 +10,6 @@ mod worker;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bucketq::broken::Broken;
 use bucketq::policy::Changes;
 use bucketq::settings::Setting;
 use bucketq::{Kind, Options, QueueFile, Result};
@@ -21,38 +20,35 @@ pub use diary::Diary;
 /// Callers at work in one process.
 const TASKS: u64 = 3;
 
-/// What a process is told at its start.
+/// The orders of a process.
 #[derive(Clone, Debug)]
 pub struct Orders {
     /// The queue file.
     pub url: String,
     /// How it is opened.
     pub options: Options,
-    /// What the process is: `setup`, `worker` or `janitor`.
+    /// The role: `setup`, `worker` or `janitor`.
     pub role: String,
     /// Decides what it does.
     pub seed: u64,
-    /// Which process it is.
+    /// The number of the process.
     pub number: u64,
-    /// Where it writes down what it asks and is told.
+    /// The path of its diary.
     pub diary: PathBuf,
-    /// It comes to rest once this file is there.
+    /// It stops working once this file exists.
     pub idle: PathBuf,
 }
 
 impl Orders {
-    /// From the command line; says what is wrong with it.
+    /// Read the orders from the command line; returns what is wrong with them.
     pub fn from_text(text: &str) -> std::result::Result<Self, String> {
         let told: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
         let word = |name: &str| told[name].as_str().map(str::to_owned).ok_or(format!("no {name}"));
         let number = |name: &str| told[name].as_u64().ok_or(format!("no {name}"));
         let mut options = options(&told["settings"])?;
-        options.broken = match told["broken"].as_str() {
-            None => None,
-            Some("timeout_is_failure") => Some(Broken::TimeoutIsFailure),
-            Some("token_not_compared") => Some(Broken::TokenNotCompared),
-            Some(other) => return Err(format!("no rule {other}")),
-        };
+        if let Some(rule) = told["broken"].as_str() {
+            break_rule(rule, &mut options)?;
+        }
         Ok(Self {
             url: word("url")?,
             options,
@@ -63,6 +59,23 @@ impl Orders {
             idle: word("idle")?.into(),
         })
     }
+}
+
+/// Break a rule of the engine, in the program that `.ci/mutants` builds.
+#[cfg(feature = "mutants")]
+fn break_rule(rule: &str, options: &mut Options) -> std::result::Result<(), String> {
+    use bucketq::broken::Broken;
+    options.broken = Some(match rule {
+        "timeout_is_failure" => Broken::TimeoutIsFailure,
+        "token_not_compared" => Broken::TokenNotCompared,
+        other => return Err(format!("no rule {other}")),
+    });
+    Ok(())
+}
+
+#[cfg(not(feature = "mutants"))]
+fn break_rule(rule: &str, _: &mut Options) -> std::result::Result<(), String> {
+    Err(format!("{rule} needs the program that `.ci/mutants build chaos` makes"))
 }
 
 /// Settings by name, as the processes in Python get them.
@@ -117,14 +130,14 @@ pub async fn work(orders: Orders) -> Result<()> {
     std::future::pending().await
 }
 
-/// The file, and the newest commit it shows.
+/// Open the file; returns it with its newest commit.
 async fn opened(orders: &Orders) -> Result<(QueueFile, u64)> {
     let file = QueueFile::open(&orders.url, orders.options.clone()).await?;
     let seq = file.stats(None).await?.commit_seq;
     Ok((file, seq))
 }
 
-/// Make the file, with queues that keep all their finished jobs: the checks want to see them.
+/// Create the file, with queues that keep all their finished jobs: the checks want to see them.
 async fn setup(orders: &Orders) -> Result<()> {
     let file = QueueFile::open(&orders.url, orders.options.clone()).await?;
     for number in 0..TASKS {
@@ -134,7 +147,7 @@ async fn setup(orders: &Orders) -> Result<()> {
     file.close().await
 }
 
-/// Errors that a process lives with under faults.
+/// Errors that are normal for a process under faults.
 fn passes(kind: Kind) -> bool {
     matches!(kind, Kind::Unavailable | Kind::Unknown | Kind::Contended)
 }

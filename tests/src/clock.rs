@@ -1,4 +1,4 @@
-//! Clocks that tests set: they follow tokio's clock, which a paused runtime drives, and step when told to.
+//! Clocks that tests set: they follow tokio's clock, which a paused runtime drives, and step when a test says so.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use bucketq::Env;
 use bucketq::env::{Clock, Entropy};
 use tokio::time::Instant;
 
-/// What such a clock shows when it is made: an ordinary day.
+/// The time such a clock shows at first: an ordinary day.
 const EPOCH_MS: i64 = 1_800_000_000_000;
 
 /// A clock of one machine. Clones are the same clock.
@@ -16,33 +16,47 @@ const EPOCH_MS: i64 = 1_800_000_000_000;
 pub struct TestClock {
     origin: Instant,
     off_ms: Arc<AtomicI64>,
+    slept_ms: Arc<AtomicU64>,
 }
 
 impl TestClock {
     /// A clock that is right from now on.
     pub fn start() -> Self {
-        Self { origin: now(), off_ms: Arc::default() }
+        Self { origin: now(), off_ms: Arc::default(), slept_ms: Arc::default() }
     }
 
     /// Another machine's clock, off by this much.
     #[must_use]
     pub fn off_by(&self, ms: i64) -> Self {
         let off_ms = self.off_ms.load(Ordering::Relaxed) + ms;
-        Self { origin: self.origin, off_ms: Arc::new(AtomicI64::new(off_ms)) }
+        Self {
+            origin: self.origin,
+            off_ms: Arc::new(AtomicI64::new(off_ms)),
+            slept_ms: Arc::clone(&self.slept_ms),
+        }
     }
 
-    /// Somebody sets the clock by this much.
+    /// Sets the clock forward by this much.
     pub fn step(&self, ms: i64) {
         self.off_ms.fetch_add(ms, Ordering::Relaxed);
     }
 
-    /// An engine's environment with this clock, and randomness that no other has.
+    /// The machine slept for this long just now: its clocks continued, and no timer did.
+    pub fn slept(&self, time: Duration) {
+        self.slept_ms.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    fn all_sleep(&self) -> Duration {
+        Duration::from_millis(self.slept_ms.load(Ordering::Relaxed))
+    }
+
+    /// An engine's environment with this clock and randomness of its own.
     pub fn env(&self) -> Env {
         static SEEDS: AtomicU64 = AtomicU64::new(1);
         self.seeded(SEEDS.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The same, with the randomness that belongs to this number.
+    /// The same, with randomness seeded by this number.
     pub fn seeded(&self, seed: u64) -> Env {
         Env::new(Arc::new(self.clone()), Arc::new(Counted(AtomicU64::new(seed << 32))))
     }
@@ -50,11 +64,11 @@ impl TestClock {
 
 impl Clock for TestClock {
     fn wall_ms(&self) -> i64 {
-        EPOCH_MS + (now() - self.origin).as_millis() as i64 + self.off_ms.load(Ordering::Relaxed)
+        EPOCH_MS + (self.monotonic() - self.origin).as_millis() as i64 + self.off_ms.load(Ordering::Relaxed)
     }
 
     fn monotonic(&self) -> Instant {
-        now()
+        now() + self.all_sleep()
     }
 }
 
@@ -69,7 +83,7 @@ pub async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// A counter, mixed: never twice the same.
+/// A mixed counter: never twice the same.
 #[derive(Debug)]
 struct Counted(AtomicU64);
 

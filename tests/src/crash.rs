@@ -1,8 +1,8 @@
-//! Crash tests: real processes work on one queue file and are killed at random moments; what they had been promised is
-//! compared with what is there afterwards.
+//! Crash tests: real processes work on one queue file and are killed at random moments. Their promises are compared
+//! with the file afterwards.
 //!
-//! [`hunt`] is the whole of it. Used by the tests of `tests/crash` and by the program `crash`, which also is the process
-//! that gets killed ([`victim`]).
+//! The entry point is [`hunt`]. Used by the tests of `tests/crash` and by the program `crash`, which also is the
+//! process that gets killed ([`victim`]).
 
 mod hunt;
 mod ledger;

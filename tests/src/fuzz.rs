@@ -1,4 +1,4 @@
-//! What the program `fuzz` gives to whom: the targets, and how inputs are made from inputs.
+//! The targets of the program `fuzz`, and the mutator that makes inputs from inputs.
 
 mod targets;
 
@@ -9,7 +9,7 @@ pub use targets::{TARGETS, Target};
 pub struct Dice(u64);
 
 impl Dice {
-    /// From a seed.
+    /// Starts from this seed.
     pub fn new(seed: u64) -> Self {
         Self((seed ^ (seed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) | 1)
     }
@@ -22,17 +22,17 @@ impl Dice {
         ((self.0 >> 11) % bound as u64) as usize
     }
 
-    /// One of these.
+    /// Returns one of these.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len())]
     }
 }
 
-/// Numbers at the ends of their ranges, as they stand in objects.
+/// Numbers at the ends of their ranges, as objects contain them.
 const ENDS: &[u64] =
     &[0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0xffff_ffff, 1 << 40, i64::MAX as u64, u64::MAX];
 
-/// One of the kept inputs, changed in a few places.
+/// Returns one of the kept inputs, changed in a few places.
 pub fn mutated(kept: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
     let mut input = dice.pick(kept).clone();
     for _ in 0..=dice.below(4) {
@@ -46,7 +46,7 @@ pub fn mutated(kept: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
             2 => input.truncate(at),
             3 => input.insert(at, dice.below(256) as u8),
             4 => drop(input.remove(at)),
-            // A number at its end, where one may stand.
+            // A number at the end of its range, in place of another number.
             5 | 6 => {
                 let width = *dice.pick(&[1, 2, 4, 8]);
                 let bytes = dice.pick(ENDS).to_le_bytes();

@@ -1,4 +1,4 @@
-//! What most tests begin with: an open queue file, on real time or on paused time.
+//! The start of most tests: an open queue file, on real time or on paused time.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub async fn opened(store: Arc<dyn Store>) -> Result<QueueFile> {
     QueueFile::open_with(store, NAME, Options::default(), Env::default()).await
 }
 
-/// A queue file in an obedient store on paused time.
+/// A queue file in a store without faults on paused time.
 pub async fn puppet(options: Options) -> Result<(Puppet, QueueFile)> {
     let puppet = Puppet::over(Arc::new(Memory::new()));
     let file = on_puppet(&puppet, options).await?;
@@ -36,7 +36,7 @@ pub async fn on_puppet(puppet: &Puppet, options: Options) -> Result<QueueFile> {
     QueueFile::open_with(puppet.store(), NAME, options, TestClock::start().env()).await
 }
 
-/// Every object, to see that nothing changes.
+/// Every object, to check that none changes.
 pub async fn objects(store: &Arc<dyn Store>) -> Result<Vec<(String, Bytes)>> {
     let mut all = vec![];
     for listed in store.list("").await? {
@@ -54,7 +54,7 @@ pub async fn object(store: &Arc<dyn Store>, key: &str) -> Result<Option<Bytes>> 
     })
 }
 
-/// The error that was expected, whoever got an answer instead.
+/// Returns the expected error; panics if the call succeeded.
 pub fn refused<T: std::fmt::Debug>(result: Result<T>) -> Error {
     result.expect_err("this must be refused")
 }

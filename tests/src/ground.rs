@@ -1,4 +1,4 @@
-//! What every store promises, as functions that run on any of them: see [`suite`].
+//! The promises of every store, as functions that run on any of them: see [`suite`].
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub mod suite;
 use crate::servers::{BUCKET, Server};
 use bucketq::config::S3Options;
 
-/// A place to test a store in. Each handle it gives is one of its own: another file store, other connections.
+/// A place to test a store in. Each handle is a separate one: another file store, other connections.
 pub struct Ground {
     open: Box<dyn Fn() -> Arc<dyn Store> + Send + Sync>,
 }
@@ -26,13 +26,13 @@ impl std::fmt::Debug for Ground {
 static PREFIXES: AtomicU32 = AtomicU32::new(0);
 
 impl Ground {
-    /// A memory store of its own.
+    /// A new memory store.
     pub fn memory() -> Self {
         let store = Memory::new();
         Self { open: Box::new(move || Arc::new(store.clone())) }
     }
 
-    /// This directory.
+    /// A store in this directory.
     pub fn directory(dir: &Path) -> Self {
         let dir = dir.to_owned();
         Self {

@@ -1,4 +1,4 @@
-//! Just enough HTTP for tests: one request a connection, and a server that says what it is told to.
+//! A minimal HTTP for tests: one request a connection, and a server with prepared responses.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// What came back.
+/// The response.
 #[derive(Debug)]
 pub struct Answer {
     /// The status.
@@ -55,29 +55,31 @@ impl Seen {
     }
 }
 
-/// What the stub does with one request.
+/// The stub's response to one request.
 #[derive(Clone, Debug)]
 pub enum Say {
     /// Send these bytes and keep the connection.
     Raw(String),
-    /// Close the connection without an answer.
+    /// Send these bytes, then chunks of a body that never ends.
+    Endless(String),
+    /// Close the connection without a response.
     Close,
-    /// Never answer.
+    /// Never respond.
     Hang,
 }
 
 impl Say {
-    /// An answer with this status, these headers and this body.
+    /// A response with this status, these headers and this body.
     pub fn status(status: u16, headers: &[(&str, &str)], body: &str) -> Self {
         let told: Vec<String> = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let told = told.concat();
-        // An answer 304 has no body and so no length.
+        // A 304 response has no body and so no length.
         let length =
             if status == 304 { String::new() } else { format!("content-length: {}\r\n", body.len()) };
         Self::Raw(format!("HTTP/1.1 {status} Told\r\n{told}{length}\r\n{body}"))
     }
 
-    /// An error as S3 words it.
+    /// An error in S3's format.
     pub fn s3_error(status: u16, code: &str) -> Self {
         let body =
             format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>as told</Message></Error>");
@@ -85,10 +87,10 @@ impl Say {
     }
 }
 
-/// A server that answers the requests it gets, in order, as told, the last answer over and over.
+/// A server that sends these responses in order, and the last one again and again.
 #[derive(Debug)]
 pub struct Stub {
-    /// Where it listens.
+    /// Its address.
     pub endpoint: String,
     seen: Arc<Mutex<Vec<Seen>>>,
     task: JoinHandle<()>,
@@ -132,6 +134,14 @@ async fn serve(mut stream: TcpStream, answers: Arc<Vec<Say>>, all: Arc<Mutex<Vec
         match say {
             Say::Raw(text) if stream.write_all(text.as_bytes()).await.is_ok() => {}
             Say::Hang => std::future::pending().await,
+            Say::Endless(text) => {
+                let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x1_0000));
+                let mut sent = stream.write_all(text.as_bytes()).await;
+                while sent.is_ok() {
+                    sent = stream.write_all(chunk.as_bytes()).await;
+                }
+                return;
+            }
             Say::Raw(_) | Say::Close => return,
         }
     }

@@ -5,6 +5,7 @@ pub mod chaos;
 pub mod clock;
 pub mod crash;
 pub mod fuzz;
+pub mod gate;
 pub mod given;
 pub mod ground;
 pub mod http;
@@ -14,7 +15,7 @@ pub mod soak;
 
 pub mod queue_db;
 
-/// Each function is a test on memory, a test on a directory, and part of one test on S3.
+/// Each function becomes a test on memory, a test on a directory, and part of one test on S3.
 #[macro_export]
 macro_rules! on_every_store {
     ($($name:ident)*) => {

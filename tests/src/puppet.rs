@@ -1,4 +1,4 @@
-//! A store that does what a test tells it: holds requests, loses them or their answers, refuses, hangs, tells a date.
+//! A store that a test controls: it holds requests, loses them or their replies, refuses, hangs, sends a date.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,36 +13,52 @@ use tokio::sync::watch;
 
 use crate::clock::TestClock;
 
-/// What becomes of one conditional put.
+/// The fate of one conditional put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnPut {
-    /// As it should be.
+    /// It works.
     #[default]
     Pass,
-    /// Surely not sent: this error.
+    /// Surely not sent: it fails with this error.
     Refuse(Code),
-    /// It gets lost on its way; nobody knows.
+    /// It gets lost on its way; the engine cannot know.
     LoseRequest,
-    /// It is carried out; nobody knows.
+    /// It is carried out and the reply is lost; the engine cannot know.
     LoseAnswer,
-    /// It gets lost, and no answer ever comes.
+    /// It gets lost, and no reply ever comes.
     Swallow,
-    /// It is carried out, and no answer ever comes.
+    /// It is carried out, and no reply ever comes.
     Hang,
-    /// It is carried out, and answered with a conflict, as a repeated request is.
+    /// It is carried out, and the reply is a conflict, as for a repeated request.
     FalseConflict,
+    /// It is carried out whatever the condition.
+    Overwrite,
 }
 
-/// What becomes of one get.
+/// The fate of one get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnGet {
-    /// As it should be.
+    /// It works.
     #[default]
     Pass,
-    /// This error.
+    /// It fails with this error.
     Fail(Code),
-    /// No answer ever comes.
+    /// The store replies that the object does not exist.
+    Absent,
+    /// No reply ever comes.
     Hang,
+}
+
+/// Whether the store can be reached and replies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Silent {
+    /// It does both.
+    #[default]
+    No,
+    /// No request reaches it.
+    Unreached,
+    /// Every request is carried out, and no reply ever comes.
+    Deaf,
 }
 
 /// Requests so far.
@@ -52,8 +68,12 @@ pub struct Requests {
     pub puts: u64,
     /// Other puts.
     pub new: u64,
+    /// Their bytes.
+    pub new_bytes: u64,
     /// Gets.
     pub gets: u64,
+    /// Gets of a knock.
+    pub knocks: u64,
     /// Lists.
     pub lists: u64,
     /// Deletes.
@@ -64,13 +84,18 @@ pub struct Requests {
 struct Told {
     puts: VecDeque<OnPut>,
     other_puts: OnPut,
-    gets: OnGet,
+    gets: VecDeque<OnGet>,
+    other_gets: OnGet,
     takes: Duration,
+    uploads_take: Duration,
     clock: Option<TestClock>,
+    dates: VecDeque<i64>,
     requests: Requests,
+    probed: bool,
+    silent: Silent,
 }
 
-/// The strings of the store. Clones are the same store.
+/// The controls of the store. Clones control the same store.
 #[derive(Clone, Debug)]
 pub struct Puppet {
     inner: Arc<dyn Store>,
@@ -80,7 +105,7 @@ pub struct Puppet {
 }
 
 impl Puppet {
-    /// An obedient store over this one.
+    /// A store without faults over this one.
     pub fn over(inner: Arc<dyn Store>) -> Self {
         Self { inner, told: Arc::default(), open: watch::Sender::new(true), held: watch::Sender::new(0) }
     }
@@ -90,7 +115,7 @@ impl Puppet {
         Arc::new(self.clone())
     }
 
-    /// The store beneath, for looking and for doing what an operator does.
+    /// The store beneath, to read from and to change as an operator does.
     pub fn beneath(&self) -> &Arc<dyn Store> {
         &self.inner
     }
@@ -99,29 +124,68 @@ impl Puppet {
         self.told.lock().expect("no test panics while it holds this")
     }
 
-    /// What becomes of the next conditional puts, one after another.
+    /// Sets the fates of the next conditional puts, one after another.
     pub fn next_puts(&self, puts: impl IntoIterator<Item = OnPut>) {
         self.told().puts.extend(puts);
     }
 
-    /// What becomes of every other conditional put from now on.
+    /// Sets the fate of every other conditional put from now on.
     pub fn every_put(&self, put: OnPut) {
         self.told().other_puts = put;
     }
 
-    /// What becomes of every get from now on.
-    pub fn every_get(&self, get: OnGet) {
-        self.told().gets = get;
+    /// Sets the fates of the next gets, one after another.
+    pub fn next_gets(&self, gets: impl IntoIterator<Item = OnGet>) {
+        self.told().gets.extend(gets);
     }
 
-    /// Every request takes this long, half of it before it is carried out.
+    /// Sets the fate of every other get from now on.
+    pub fn every_get(&self, get: OnGet) {
+        self.told().other_gets = get;
+    }
+
+    /// Makes the store silent from now on, or lets it reply again.
+    pub fn falls(&self, silent: Silent) {
+        self.told().silent = silent;
+    }
+
+    /// Waits forever while no request reaches the store.
+    async fn unreached(&self) {
+        if self.told().silent == Silent::Unreached {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits forever while no reply comes back.
+    async fn unheard(&self) {
+        if self.told().silent == Silent::Deaf {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Whether it has to be probed, as stores on a network do.
+    pub fn wants_probe(&self, probed: bool) {
+        self.told().probed = probed;
+    }
+
+    /// Makes every request take this long, half of it before it is carried out.
     pub fn takes(&self, time: Duration) {
         self.told().takes = time;
     }
 
-    /// Answers carry the date of this clock.
+    /// Makes segments and bases take this much longer.
+    pub fn uploads_take(&self, time: Duration) {
+        self.told().uploads_take = time;
+    }
+
+    /// Makes replies carry the date of this clock.
     pub fn tells(&self, clock: &TestClock) {
         self.told().clock = Some(clock.clone());
+    }
+
+    /// Makes the Dates of the next replies wrong by this much, one after another. Needs a clock.
+    pub fn next_dates(&self, off_ms: impl IntoIterator<Item = i64>) {
+        self.told().dates.extend(off_ms);
     }
 
     /// Requests so far.
@@ -129,12 +193,12 @@ impl Puppet {
         self.told().requests
     }
 
-    /// Conditional puts wait from now on.
+    /// Holds conditional puts from now on.
     pub fn hold(&self) {
         self.open.send_replace(false);
     }
 
-    /// They go on.
+    /// Lets the held puts continue.
     pub fn let_go(&self) {
         self.open.send_replace(true);
     }
@@ -142,6 +206,11 @@ impl Puppet {
     /// Wait until this many conditional puts are held.
     pub async fn until_held(&self, puts: usize) {
         self.held.subscribe().wait_for(|held| *held >= puts).await.expect("the sender is here");
+    }
+
+    /// Wait until none is held.
+    pub async fn until_released(&self) {
+        self.held.subscribe().wait_for(|held| *held == 0).await.expect("the sender is here");
     }
 
     async fn half_way(&self) {
@@ -153,7 +222,18 @@ impl Puppet {
 
     /// Whole seconds, as a Date header has them.
     fn date_ms(&self) -> Option<i64> {
-        self.told().clock.as_ref().map(|clock| clock.wall_ms() / 1000 * 1000)
+        let mut told = self.told();
+        let right = told.clock.as_ref()?.wall_ms();
+        let off = told.dates.pop_front().unwrap_or(0);
+        Some((right + off) / 1000 * 1000)
+    }
+
+    async fn overwrite(&self, key: &str, body: Bytes) -> Put {
+        let written = self.inner.put_new(key, body).await;
+        match written.and(self.inner.get(key, None).await) {
+            Ok(Got::Object { version, .. }) => Put::Stored { version, date_ms: self.date_ms() },
+            _ => Self::nobody_knows(),
+        }
     }
 
     fn nobody_knows() -> Put {
@@ -164,15 +244,26 @@ impl Puppet {
 #[async_trait]
 impl Store for Puppet {
     async fn get(&self, key: &str, unless: Option<&Version>) -> Result<Got> {
-        self.told().requests.gets += 1;
+        {
+            let requests = &mut self.told().requests;
+            requests.gets += 1;
+            requests.knocks += u64::from(key.contains(".knock"));
+        }
+        self.unreached().await;
         self.half_way().await;
-        let on_get = self.told().gets;
+        let on_get = {
+            let mut told = self.told();
+            let next = told.gets.pop_front();
+            next.unwrap_or(told.other_gets)
+        };
         match on_get {
             OnGet::Pass => {}
+            OnGet::Absent => return Ok(Got::Absent { date_ms: self.date_ms() }),
             OnGet::Fail(code) => return Err(Error::new(code, "as told")),
             OnGet::Hang => std::future::pending().await,
         }
         let got = self.inner.get(key, unless).await?;
+        self.unheard().await;
         self.half_way().await;
         let date_ms = self.date_ms();
         Ok(match got {
@@ -192,6 +283,7 @@ impl Store for Puppet {
         self.held.send_modify(|held| *held += 1);
         self.open.subscribe().wait_for(|open| *open).await.expect("the sender is here");
         self.held.send_modify(|held| *held -= 1);
+        self.unreached().await;
         self.half_way().await;
         match on_put {
             OnPut::Refuse(code) => {
@@ -200,9 +292,11 @@ impl Store for Puppet {
             }
             OnPut::LoseRequest => return Self::nobody_knows(),
             OnPut::Swallow => std::future::pending().await,
+            OnPut::Overwrite => return self.overwrite(key, body).await,
             _ => {}
         }
         let put = self.inner.put_if(key, body, expect).await;
+        self.unheard().await;
         self.half_way().await;
         match (on_put, put) {
             (OnPut::LoseAnswer, _) => Self::nobody_knows(),
@@ -214,19 +308,36 @@ impl Store for Puppet {
     }
 
     async fn put_new(&self, key: &str, body: Bytes) -> Result<()> {
-        self.told().requests.new += 1;
+        {
+            let requests = &mut self.told().requests;
+            requests.new += 1;
+            requests.new_bytes += body.len() as u64;
+        }
+        self.unreached().await;
         self.half_way().await;
-        self.inner.put_new(key, body).await
+        let takes = self.told().uploads_take;
+        if !takes.is_zero() && !key.contains(".knock") {
+            tokio::time::sleep(takes).await;
+        }
+        let put = self.inner.put_new(key, body).await;
+        self.unheard().await;
+        put
     }
 
     async fn delete(&self, key: &str) -> Result<()> {
         self.told().requests.deletes += 1;
-        self.inner.delete(key).await
+        self.unreached().await;
+        let gone = self.inner.delete(key).await;
+        self.unheard().await;
+        gone
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
         self.told().requests.lists += 1;
-        self.inner.list(prefix).await
+        self.unreached().await;
+        let listed = self.inner.list(prefix).await;
+        self.unheard().await;
+        listed
     }
 
     fn describe(&self) -> String {
@@ -238,6 +349,6 @@ impl Store for Puppet {
     }
 
     fn needs_probe(&self) -> bool {
-        false
+        self.told().probed
     }
 }

@@ -1,11 +1,11 @@
-//! A database of a queue file in memory with a virtual clock, and what must hold of it at every commit.
+//! The database of a queue file in memory with a virtual clock, and the checks that must pass at every commit.
 
 #![expect(clippy::missing_panics_doc, reason = "a helper of tests panics when the test has failed")]
 
 use std::collections::BTreeMap;
 
-use bucketq::db::{self, Db, Limits, Moment};
 use bucketq::error::{Error, Result};
+use bucketq::internals::db::{self, Db, Limits, Moment};
 use bucketq::job::{Claimed, Dedup, DedupScope, Job, JobId, New, Payload, State};
 use bucketq::lease::Token;
 use bucketq::op::{Claim, Held, Op, Outcome, Queues};
@@ -59,15 +59,15 @@ pub fn claim(queue: &str, max: u32, t: u8) -> Claim {
     }
 }
 
-/// Holding job `n` by token `t`.
+/// Proof of holding job `n` with token `t`.
 pub fn held(n: u32, t: u8) -> Held {
     Held { id: id(n), token: token(t) }
 }
 
-/// A database with its clock; each op is a commit of its own unless said.
+/// A database with its clock; each op is its own commit unless noted.
 #[derive(Debug)]
 pub struct World {
-    /// What is tested.
+    /// The database under test.
     pub db: Db,
     /// Time of the next commit.
     pub now_ms: i64,
@@ -105,13 +105,13 @@ impl World {
         self.now_ms += ms;
     }
 
-    /// One op in a transaction that is open already.
+    /// Apply one op in an open transaction.
     pub fn apply(&mut self, op: &Op) -> Result<Outcome> {
         let (at, limits) = (self.at(), self.limits);
         self.db.apply(op, &at, &limits)
     }
 
-    /// One op as a commit, with every invariant checked afterwards.
+    /// Run one op as a commit, then check every invariant.
     pub fn run(&mut self, op: &Op) -> Result<Outcome> {
         self.db.begin().expect("begins");
         let outcome = self.apply(op);
@@ -122,12 +122,12 @@ impl World {
         outcome
     }
 
-    /// An op that must work.
+    /// Run an op that must succeed.
     pub fn ok(&mut self, op: &Op) -> Outcome {
         self.run(op).unwrap_or_else(|e| panic!("{op:?}: {e}"))
     }
 
-    /// An op that must be refused, and must have changed nothing.
+    /// Run an op that must be refused and must change nothing.
     pub fn refused(&mut self, op: &Op) -> Error {
         let before = dump(self.db.connection());
         let error = match self.run(op) {
@@ -138,7 +138,7 @@ impl World {
         error
     }
 
-    /// Claim, and the jobs.
+    /// Claim; returns the jobs.
     pub fn claim(&mut self, claim: Claim) -> Vec<Claimed> {
         match self.ok(&Op::Claim(claim)) {
             Outcome::Claimed(jobs) => jobs,
@@ -146,7 +146,7 @@ impl World {
         }
     }
 
-    /// Claim, and the numbers of the jobs.
+    /// Claim; returns the numbers of the jobs.
     pub fn claim_numbers(&mut self, claim: Claim) -> Vec<u32> {
         self.claim(claim).iter().map(|c| number(c.job.id)).collect()
     }
@@ -159,17 +159,17 @@ impl World {
         }
     }
 
-    /// One job that is there.
+    /// One existing job.
     pub fn job(&mut self, n: u32) -> Job {
         self.detail(n).unwrap_or_else(|| panic!("job {n} is gone")).job
     }
 
-    /// The state of a job that is there.
+    /// The state of an existing job.
     pub fn state(&mut self, n: u32) -> State {
         self.job(n).state
     }
 
-    /// Every job that passes the filter, by pages of three.
+    /// Every job that passes the filter, in pages of three.
     pub fn list(&mut self, filter: &Filter) -> Vec<Job> {
         let (mut jobs, mut after) = (Vec::new(), None);
         loop {
@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// One queue that is there.
+    /// One existing queue.
     pub fn queue(&mut self, name: &str) -> QueueInfo {
         match self.query(&Query::Queues) {
             Answer::Queues(queues) => {
@@ -196,7 +196,7 @@ impl World {
         }
     }
 
-    /// A question that has an answer.
+    /// A query that must succeed.
     pub fn query(&mut self, query: &Query) -> Answer {
         let at = self.at();
         self.db.query(query, &at).unwrap_or_else(|e| panic!("{query:?}: {e}"))
@@ -209,7 +209,7 @@ pub fn number(id: JobId) -> u32 {
     u32::from_be_bytes([bytes[12], bytes[13], bytes[14], bytes[15]])
 }
 
-/// Everything in every table, for telling whether two states are the same.
+/// All rows of every table, to compare two states.
 pub fn dump(conn: &Connection) -> BTreeMap<String, Vec<String>> {
     let tables = [
         "meta",
@@ -223,6 +223,7 @@ pub fn dump(conn: &Connection) -> BTreeMap<String, Vec<String>> {
         "policies",
         "schedules",
         "archives",
+        "sessions",
     ];
     tables
         .into_iter()
@@ -244,6 +245,6 @@ fn rows(conn: &Connection, sql: &str) -> Vec<String> {
 
 /// Panic unless the file is sound.
 pub fn check(conn: &Connection) {
-    let unsound = db::unsound(conn, None);
-    assert!(unsound.is_empty(), "{unsound:?}");
+    let violations = db::violations(conn, None);
+    assert!(violations.is_empty(), "{violations:?}");
 }

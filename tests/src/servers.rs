@@ -1,7 +1,7 @@
 //! Starts real object stores and a faulty network for tests, and stops them by drop.
 //!
-//! Programs come from `$BUCKETQ_TOOLS` or `.tools/bin` (`.ci/tools` installs them). One that is missing gives `None`
-//! and a line that says so, or a failure when `BUCKETQ_REQUIRE_SERVERS=1`. Everything listens on 127.0.0.1 only.
+//! Programs come from `$BUCKETQ_TOOLS` or `.tools/bin` (`.ci/tools` installs them). A missing one gives `None` and a
+//! message, or a failure when `BUCKETQ_REQUIRE_SERVERS=1`. Everything listens on 127.0.0.1 only.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -28,7 +28,7 @@ const START_TRIES: u32 = 3;
 pub struct Server {
     /// Its name, for messages.
     pub name: &'static str,
-    /// Where it answers.
+    /// Its address.
     pub endpoint: String,
     credentials: Credentials,
     child: Option<Child>,
@@ -37,12 +37,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// How to reach it.
+    /// Options to connect to it.
     pub fn options(&self) -> S3Options {
         self.options_at(&self.endpoint)
     }
 
-    /// How to reach it through something in front of it.
+    /// Options to connect to it through a proxy.
     pub fn options_at(&self, endpoint: &str) -> S3Options {
         S3Options {
             endpoint: Some(endpoint.to_owned()),
@@ -87,7 +87,7 @@ pub async fn s3() -> Option<Server> {
     gofakes3().await
 }
 
-/// gofakes3: in memory, any credentials.
+/// gofakes3: in memory, accepts any credentials.
 pub async fn gofakes3() -> Option<Server> {
     start("gofakes3", "gofakes3", |port, _, command| {
         command.args(["-backend", "memory", "-autobucket", "-host", &at(port)]);
@@ -110,7 +110,7 @@ pub async fn versitygw() -> Option<Server> {
 pub async fn minio() -> Option<Server> {
     let console = free_port().await;
     start("minio", "minio", |port, data, command| {
-        // A directory beside MinIO's own is a bucket.
+        // A directory beside MinIO's own becomes a bucket.
         let bucket = data.join(BUCKET);
         std::fs::create_dir(&bucket).expect("a fresh directory can be written");
         command.env("MINIO_ROOT_USER", USER).env("MINIO_ROOT_PASSWORD", SECRET);
@@ -120,7 +120,7 @@ pub async fn minio() -> Option<Server> {
     .await
 }
 
-/// s3rver: ignores conditions, so that every writer wins. For tests that something is refused.
+/// s3rver: ignores conditions, so that every writer wins. For tests that such a store is refused.
 pub async fn s3rver() -> Option<Server> {
     let mut server = start("s3rver", "s3rver", |port, data, command| {
         command.arg("--directory").arg(data).args(["--address", "127.0.0.1", "--port", &port.to_string()]);
@@ -132,8 +132,8 @@ pub async fn s3rver() -> Option<Server> {
     Some(server)
 }
 
-/// moto: it looks first and writes later, so that two may win a race. Its threads are made to take turns often,
-/// because by default they hardly ever do so between the look and the write.
+/// moto: it checks the condition first and writes later, so that two may win a race. Its threads are made to switch
+/// often, because by default they hardly ever switch between the check and the write.
 pub async fn moto() -> Option<Server> {
     const OFTEN: &str =
         "import sys, moto.server; sys.setswitchinterval(1e-6); moto.server.main(sys.argv[1:])";
@@ -146,7 +146,7 @@ pub async fn moto() -> Option<Server> {
     Some(server)
 }
 
-/// A program of `.ci/tools`; says so when it is missing.
+/// Returns the path of a program of `.ci/tools`; prints a message if it is missing.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("BUCKETQ_TOOLS")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.tools/bin"), PathBuf::from);
@@ -166,7 +166,7 @@ fn at(port: u16) -> String {
     format!("127.0.0.1:{port}")
 }
 
-/// A port that nobody listens on.
+/// Returns a port that no process listens on.
 pub async fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     listener.local_addr().expect("a listener has an address").port()
@@ -212,7 +212,7 @@ async fn answers(server: &mut Server) -> bool {
             if server.child.as_mut().is_some_and(|c| c.try_wait().ok().flatten().is_some()) {
                 return false;
             }
-            // MinIO listens before it is ready and says 503 so long.
+            // MinIO listens before it is ready, and returns 503 until then.
             let ready = http::request(server.address(), "GET", &format!("/{BUCKET}/none"), "").await;
             if ready.is_ok_and(|answer| answer.status < 500) {
                 return true;
@@ -225,7 +225,7 @@ async fn answers(server: &mut Server) -> bool {
 /// A faulty network: toxiproxy in front of one server.
 #[derive(Debug)]
 pub struct Network {
-    /// Where clients go instead of to the server.
+    /// The address that clients use instead of the server's.
     pub endpoint: String,
     api: String,
     child: Child,
@@ -267,7 +267,7 @@ impl Network {
         self.call("POST", "/proxies/store/toxics", &toxic.to_string()).await;
     }
 
-    /// Take one away. Connections it holds are let go.
+    /// Remove a fault. Connections that it stopped continue.
     pub async fn remove(&self, name: &str) {
         self.call("DELETE", &format!("/proxies/store/toxics/{name}"), "").await;
     }

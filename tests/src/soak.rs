@@ -1,15 +1,15 @@
 //! The Rust process of a soak (`make soak`): producers at a steady rate, workers, and a report at regular times.
 //!
-//! Used by the program `soak`. It does what `tests/chaos/load.py` does, in the same proportions and with the same
-//! reports, and is told on its standard input when to rest and when to stop.
+//! Used by the program `soak`. It does the same as `tests/chaos/load.py`, in the same proportions and with the same
+//! reports. Its standard input says when to rest and when to stop.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bucketq::{
-    Dedup, DedupScope, Env, Error, Held, Kind, New, Op, Options, Payload, Queue, QueueFile, Result, State,
-    Taken, When,
+    ClaimedJob, Dedup, DedupScope, Env, Error, Held, Kind, New, Op, Options, Payload, Queue, QueueFile,
+    Result, State, When,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -22,7 +22,7 @@ const PRODUCERS: u64 = 6;
 const WORKERS: u64 = 8;
 const LEASE: Duration = Duration::from_secs(30);
 
-/// What the process is told at its start.
+/// The orders of the process.
 #[derive(Clone, Debug)]
 pub struct Orders {
     url: String,
@@ -30,14 +30,14 @@ pub struct Orders {
     seed: u64,
     /// Jobs a second.
     rate: f64,
-    /// What the times of jobs are measured by.
+    /// The time unit of jobs.
     beat: Duration,
     /// Between two reports.
     every: Duration,
 }
 
 impl Orders {
-    /// From the command line; says what is wrong with it.
+    /// Read the orders from the command line; returns what is wrong with them.
     pub fn from_text(text: &str) -> std::result::Result<Self, String> {
         let told: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
         let number = |name: &str| told[name].as_f64().ok_or(format!("no {name}"));
@@ -52,7 +52,7 @@ impl Orders {
     }
 }
 
-/// How far the run is.
+/// The phase of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Load,
@@ -64,7 +64,7 @@ enum Phase {
 struct Tally {
     done: BTreeMap<&'static str, u64>,
     errors: BTreeMap<String, u64>,
-    /// How long what took since the last report, in milliseconds.
+    /// The durations of each op since the last report, in milliseconds.
     took: BTreeMap<&'static str, Vec<f64>>,
 }
 
@@ -92,11 +92,11 @@ struct Load {
     env: Env,
 }
 
-/// Work until told to stop; `live` says how many bytes are in use.
+/// Work until the standard input says stop; `live` returns the number of bytes in use.
 pub async fn work(orders: Orders, live: fn() -> usize) -> Result<()> {
     let file = loop {
         match QueueFile::open(&orders.url, orders.options.clone()).await {
-            // The others are at work already, and faster.
+            // The other processes are at work already, and faster.
             Err(error) if error.kind() == Kind::Contended => {}
             opened => break opened?,
         }
@@ -172,7 +172,7 @@ impl Load {
         }
     }
 
-    /// Wait until then, or until the phase changes to this one.
+    /// Wait until `due`, or until the phase changes to this one.
     async fn until(&mut self, due: Instant, phase: Phase) {
         tokio::select! {
             () = tokio::time::sleep_until(due) => {}
@@ -230,7 +230,7 @@ impl Load {
         }
     }
 
-    async fn finish(&mut self, taken: &Taken) {
+    async fn finish(&mut self, taken: &ClaimedJob) {
         let held: Held = taken.held();
         let (file, roll) = (self.file.clone(), self.dice.below(100));
         let (what, done) = match roll {
@@ -264,7 +264,7 @@ impl Load {
         }
     }
 
-    /// A line at regular times.
+    /// Print a line at regular times.
     async fn report(&mut self) {
         let mut due = self.env.monotonic();
         while !self.is(Phase::Stop) {

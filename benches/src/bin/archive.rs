@@ -1,5 +1,5 @@
-//! How fast do finished jobs leave for the archive, and what do they take there? Part of `make bench-lifecycle`;
-//! `--quick` only shows that it runs.
+//! Measures how fast finished jobs leave for the archive, and how many bytes they take there. Part of
+//! `make bench-lifecycle`; `--quick` only shows that it runs.
 //!
 //! A table with the aims goes to standard error, JSON to the last line of standard output.
 
@@ -7,16 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bucketq::error::{Code, Error, Result};
+use bucketq::internals::archive;
 use bucketq::life::Life;
 use bucketq::op::{Held, Op};
 use bucketq::policy::Changes;
 use bucketq::store::{Got, Memory, Store};
-use bucketq::{Env, JobId, New, Options, Payload, QueueFile, archive};
+use bucketq::{Env, JobId, New, Options, Payload, QueueFile};
 use bucketq_benches::load::QUEUE;
 use bucketq_benches::stats::{Aim, judge, now, number};
 use serde_json::{Value, json};
 
-/// Jobs a commit while they are made.
+/// Jobs per commit while the queue is filled.
 const CHUNK: u32 = 1_000;
 
 #[tokio::main]
@@ -44,7 +45,7 @@ async fn measure(jobs: u32) -> Result<Value> {
         ..Options::default()
     };
     let file = QueueFile::open_with(Arc::clone(&store), "jobs", options, Env::default()).await?;
-    // Kept for now: otherwise they leave while they are made.
+    // Retention keeps them for now: otherwise they leave while the file is filled.
     file.queue(QUEUE)?.configure(Changes { keep: Some(10_000_000), ..Changes::default() }).await?;
     for n in 0..jobs / CHUNK {
         finish(&file, n).await?;
@@ -87,7 +88,7 @@ async fn measure(jobs: u32) -> Result<Value> {
     Ok(told)
 }
 
-/// A chunk of jobs from their enqueue to their end.
+/// Enqueues, claims and acks one chunk of jobs.
 async fn finish(file: &QueueFile, chunk: u32) -> Result<()> {
     let env = Env::default();
     let job = |n: u32| {
@@ -102,7 +103,7 @@ async fn finish(file: &QueueFile, chunk: u32) -> Result<()> {
     Ok(())
 }
 
-/// Rows a second that only encoding takes.
+/// Rows per second of encoding alone.
 fn encode(lives: &[Life]) -> Result<f64> {
     let started = now();
     let mut rows = 0;

@@ -1,7 +1,7 @@
-//! The Rust side of `make bench-python`: the closed loop on a simulated store, run whenever the Python side asks.
+//! The Rust side of `make bench-python`: the closed loop on a simulated store, run at the Python side's request.
 //!
-//! Reads lines `callers milliseconds` and answers each with `ops seconds`. The queue file has a backlog of a hundred
-//! jobs, as Python's has.
+//! Reads lines `callers milliseconds` and replies to each with `ops seconds`. The queue file has a backlog of a
+//! hundred jobs, like the one of the Python side.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ async fn main() -> Result<()> {
         let window = Duration::from_millis(ms);
         let stretch = closed_loop(&subject, usize::try_from(callers).unwrap_or(1), WARM, window).await?;
         println!("{} {}", stretch.ops, stretch.time.as_secs_f64());
-        // The other side waits for the line.
+        // The Python side waits for this line.
         let _ = std::io::stdout().flush();
     }
     Ok(())

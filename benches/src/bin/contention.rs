@@ -1,8 +1,8 @@
-//! What do several writers of one queue file cost each other? The penalty of the fit model rests on it.
+//! Measures how much several writers of one queue file slow each other down. The penalty of the fit model rests on it.
 //!
-//! Writers in one process, each a `QueueFile` of its own on one simulated store with a round trip of 25 ms, each with
-//! eight callers in a closed loop. Numbers of writers take turns with one writer, so that a slow moment hits both.
-//! JSON on the last line: commits per second over those of one writer, and PUTs per commit.
+//! The writers are in one process, each a `QueueFile` of its own on one simulated store with a round trip of 25 ms,
+//! each with eight callers in a closed loop. Each number of writers takes turns with one writer, so that a slow moment
+//! hits both. The last line is JSON: commits per second over those of one writer, and PUTs per commit.
 
 use std::sync::Arc;
 use std::time::Duration;

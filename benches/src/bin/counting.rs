@@ -1,6 +1,6 @@
-//! `counting SERVER`: pass connections on to this address, and count. `make bench-peers` starts it.
+//! `counting SERVER`: forwards connections to this address and counts requests. `make bench-peers` starts it.
 //!
-//! The first line of its output is its own address; each line of input is answered with the counts so far, as JSON.
+//! The first line of its output is its own address. It replies to each line of input with the counts so far, as JSON.
 
 use bucketq_benches::counting::{Counts, serve};
 use tokio::io::{AsyncBufReadExt, BufReader};

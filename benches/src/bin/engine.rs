@@ -1,7 +1,7 @@
-//! How fast is the engine, and what does it ask of the store? `make bench-engine`; `--quick` only shows that it runs.
+//! Measures the speed and the requests of the engine. `make bench-engine`; `--quick` only shows that it runs.
 //!
 //! A table with the aims goes to standard error, JSON to the last line of standard output. README.md beside `src`
-//! says what each key means.
+//! explains each key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 const ROUND_TRIP: Duration = Duration::from_millis(25);
 const CALLERS: [usize; 4] = [1, 8, 64, 512];
 
-/// How much of everything.
+/// The size of each measurement.
 struct Effort {
     backlogs: Vec<usize>,
     far: Plan,
@@ -56,7 +56,7 @@ impl Effort {
         }
     }
 
-    /// The largest backlog.
+    /// Returns the largest backlog.
     fn most(&self) -> usize {
         self.backlogs.iter().copied().max().unwrap_or(0)
     }
@@ -96,7 +96,7 @@ async fn measure(effort: &Effort) -> Result<Value> {
         subjects.push((backlog, Subject::create(Arc::new(Memory::new()), "jobs", backlog).await?));
     }
     say("one caller against a raw PUT");
-    // The fresh file of the middle: the single caller is not to pay for the grid's finished jobs.
+    // Before the grid: the file of the middle backlog has no finished jobs yet, which would slow the single caller.
     let single = match subjects.get(subjects.len() / 2) {
         Some((_, subject)) => single::measure(subject, "raw", ROUND_TRIP, effort.turns).await?,
         None => return Ok(Value::Null),
@@ -130,7 +130,7 @@ async fn measure(effort: &Effort) -> Result<Value> {
     }))
 }
 
-/// Measured against wanted, one line each.
+/// Returns the results next to their aims, one line each.
 fn print_table(told: &Value) {
     use Aim::{AtLeast, AtMost};
     let aims = [

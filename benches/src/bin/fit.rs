@@ -1,4 +1,4 @@
-//! Is the fit model true? See `bucketq_benches::fit`. JSON on the last line: `worst_error_pct`, and what is behind it.
+//! Checks the fit model's predictions. See `bucketq_benches::fit`. Last line: `worst_error_pct`, details.
 //!
 //! `--quick` only shows that it runs; `--svg PATH` writes the plot; `--only N` runs one workload.
 

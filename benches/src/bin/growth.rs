@@ -1,24 +1,26 @@
-//! How does a queue file grow, open and shrink? `make bench-growth`; `--quick` only shows that it runs.
+//! Measures how a queue file grows, opens and shrinks. `make bench-growth`; `--quick` only shows that it runs.
 //!
 //! A table with the aims goes to standard error, JSON to the last line of standard output. README.md beside `src`
-//! says what each key means.
+//! explains each key.
 
 use std::path::Path;
 use std::time::Duration;
 
 use bucketq::error::{Code, Error, Result};
-use bucketq_benches::growth::{cold, contention, million, shrink, stall};
+use bucketq_benches::growth::{beside, cold, contention, million, shrink, stall};
 use bucketq_benches::stats::{Aim, judge, number};
 use serde_json::{Value, json};
 
-/// How much of everything.
+/// The size of each measurement.
 struct Effort {
     small: usize,
     large: usize,
     openings: usize,
     rounds: usize,
     million: usize,
+    one_call: usize,
     window: Duration,
+    light: Duration,
 }
 
 const FULL: Effort = Effort {
@@ -27,7 +29,9 @@ const FULL: Effort = Effort {
     openings: 9,
     rounds: 5,
     million: 1_000_000,
+    one_call: 20_000,
     window: Duration::from_secs(8),
+    light: Duration::from_mins(1),
 };
 
 const QUICK: Effort = Effort {
@@ -36,7 +40,9 @@ const QUICK: Effort = Effort {
     openings: 3,
     rounds: 1,
     million: 10_000,
+    one_call: 1_000,
     window: Duration::from_millis(500),
+    light: Duration::from_secs(2),
 };
 
 #[tokio::main]
@@ -59,13 +65,14 @@ async fn main() -> Result<()> {
         ["--only", "contention"] => {
             json!({ "contention": contention::measure(FULL.window).await? })
         }
+        ["--only", "sharing"] => sharing(&FULL).await?,
         ["--child", ref child @ ..] => {
             println!("{}", be_child(child).await?);
             return Ok(());
         }
         _ => {
             eprintln!(
-                "{words:?} is not known; there is --quick, and --only with bases, shrinking or contention"
+                "{words:?} is not known; there is --quick, and --only with bases, shrinking, contention or sharing"
             );
             std::process::exit(2);
         }
@@ -113,6 +120,8 @@ async fn measure(effort: &Effort) -> Result<Value> {
     let dir = directory()?;
     let million = million::measure(dir.path(), effort.million).await?;
     drop(dir);
+    say("large commits beside small ones, and uploads");
+    let sharing = sharing(effort).await?;
     say("processes on one file");
     let contention = contention::measure(effort.window).await?;
     Ok(json!({
@@ -126,10 +135,25 @@ async fn measure(effort: &Effort) -> Result<Value> {
         "base_stall": beside,
         "shrink": shrink,
         "memory": memory,
+        "large_beside_small": sharing["large_beside_small"],
+        "upload_ratio": sharing["upload_ratio"],
+        "occasional": sharing["occasional"],
+        "sharing": sharing["sharing"],
     }))
 }
 
-/// Measured against wanted, one line each.
+/// Measures how much writers slow each other down.
+async fn sharing(effort: &Effort) -> Result<Value> {
+    let (ratio, large) = beside::large(effort.one_call, effort.rounds).await?;
+    let occasional = beside::occasional(3 * effort.window).await?;
+    let (uploads, light) = beside::uploads(effort.light).await?;
+    Ok(json!({
+        "large_beside_small": ratio, "upload_ratio": uploads, "occasional": occasional,
+        "sharing": { "large": large, "uploads": light },
+    }))
+}
+
+/// Returns the results next to their aims, one line each.
 fn print_table(told: &Value) {
     use Aim::AtMost;
     let aims = [
@@ -138,6 +162,9 @@ fn print_table(told: &Value) {
         ("/base_stall_ms", AtMost(5.0)),
         ("/shrink_ratio", AtMost(0.02)),
         ("/memory_ratio", AtMost(2.5)),
+        ("/large_beside_small", AtMost(3.0)),
+        ("/upload_ratio/4", AtMost(1.3)),
+        ("/upload_ratio/16", AtMost(2.0)),
     ];
     for (path, aim) in aims {
         eprintln!("{}", judge(&path[1..], told.pointer(path).unwrap_or(&Value::Null), aim));

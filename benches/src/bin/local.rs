@@ -1,7 +1,7 @@
-//! How fast is Local mode, and what does a sync send? `make bench-local`; `--quick` only shows that it runs.
+//! Measures the speed of Local mode and the size of a sync. `make bench-local`; `--quick` only shows that it runs.
 //!
-//! A table goes to standard error, JSON to the last line of standard output. README.md beside `src` says what each key
-//! means. `--dir PATH` names the disk to measure; the directory of temporary files otherwise.
+//! A table goes to standard error, JSON to the last line of standard output. README.md beside `src` explains each key.
+//! `--dir PATH` names the disk to measure; the default is the directory of temporary files.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use bucketq_benches::local::{ops_s, raw_append, sync_bytes_16};
 use serde_json::{Map, Value, json};
 
 const CALLERS: [usize; 2] = [1, 64];
-/// About what one op adds to the local log.
+/// Approximate bytes that one op adds to the local log.
 const APPEND: usize = 512;
 
 async fn run(quick: bool, disk: PathBuf) -> Result<Value> {
@@ -26,7 +26,7 @@ async fn run(quick: bool, disk: PathBuf) -> Result<Value> {
     ];
     let mut best: Map<String, Value> = Map::new();
     let mut raw = vec![];
-    // They take turns, so that a slow moment hits all of them.
+    // The policies take turns, so that a slow moment hits all of them.
     let mut all = vec![[0_f64; 2]; policies.len()];
     for _ in 0..rounds {
         raw.push(raw_append(scratch.path(), APPEND, if quick { 20 } else { 300 })?);

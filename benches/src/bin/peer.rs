@@ -1,5 +1,5 @@
-//! `peer ORDERS`: the engine itself as one process of `make bench-peers`, beside `benches/peers/caller.py` and in its
-//! words: it opens the queue, says `ready`, and answers each line of its input with a line of JSON.
+//! `peer ORDERS`: the engine itself as one process of `make bench-peers`. It speaks the same protocol as
+//! `benches/peers/caller.py`: it opens the queue, says `ready`, and replies to each line of input with a line of JSON.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ struct Callers {
     queue: Queue,
     env: Env,
     tally: Mutex<Tally>,
-    /// After the warm-up.
+    /// Results after the warm-up.
     measuring: AtomicBool,
     stopped: AtomicBool,
 }
@@ -132,7 +132,7 @@ async fn run(orders: &Value) -> Result<(), Error> {
     file.close().await
 }
 
-/// The ids of the jobs that are not finished.
+/// Returns the ids of the jobs that are not finished.
 async fn left(queue: &Queue) -> Result<Value, Error> {
     let (mut left, mut after) = (vec![], None);
     loop {

@@ -1,4 +1,4 @@
-//! One process of a workload: opens the queue file, carries out orders that come a line each, and says what it saw.
+//! One process of a workload: opens the queue file, carries out orders of one line each, and prints its results.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,36 +22,36 @@ pub const PAYLOAD: usize = 200;
 const LEASE: Duration = Duration::from_mins(2);
 const DAY_MS: i64 = 86_400_000;
 
-/// How jobs come.
+/// How jobs are enqueued.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Enqueue {
-    /// Not from this process.
+    /// This process enqueues none.
     No,
-    /// So many callers, one job after the other.
+    /// By this number of callers, one job after the other.
     Callers(usize),
-    /// At random, so many a second.
+    /// At random, this many per second.
     Random(f64),
 }
 
 /// One stretch.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// A queue of its own.
+    /// The queue of this stretch alone.
     pub queue: String,
-    /// How jobs come.
+    /// How jobs are enqueued.
     pub enqueue: Enqueue,
     /// Workers of this process.
     pub workers: usize,
-    /// What a job takes.
+    /// Work per job.
     pub work_ms: u64,
-    /// Before anything counts.
+    /// Warm-up, not counted.
     pub warm: Duration,
-    /// In which everything counts.
+    /// The counted time.
     pub window: Duration,
 }
 
 impl Order {
-    /// For the way to a child.
+    /// Returns the order as JSON for a child.
     pub fn line(&self) -> String {
         let (callers, rate) = match self.enqueue {
             Enqueue::No => (0, 0.0),
@@ -85,17 +85,17 @@ impl Order {
 
 macro_rules! seen {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What was seen in a stretch; times are sums in microseconds.
+        /// The results of a stretch; times are sums in microseconds.
         #[derive(Clone, Copy, Debug, Default)]
         pub struct Seen { $($(#[$doc])* pub $name: u64,)* }
 
         impl Seen {
-            /// And what another process saw.
+            /// Adds the results of another process.
             pub fn add(&mut self, told: &Value) {
                 $(self.$name += told[stringify!($name)].as_u64().unwrap_or(0);)*
             }
 
-            /// For the way to the parent.
+            /// Returns the results as JSON for the parent.
             pub fn told(&self) -> Value {
                 json!({ $(stringify!($name): self.$name,)* })
             }
@@ -108,11 +108,11 @@ seen! {
     enqueued,
     /// Jobs acked.
     acked,
-    /// Of those, time in claims,
+    /// Time of the acked jobs in claims.
     claim_us,
-    /// at work,
+    /// Time of the acked jobs at work.
     work_us,
-    /// and in acks.
+    /// Time of the acked jobs in acks.
     ack_us,
     /// From the call of the enqueue to the return of the claim.
     dispatch_us,
@@ -123,18 +123,18 @@ seen! {
 }
 
 impl Seen {
-    /// The share of a worker's time that is not work.
+    /// Returns the share of a worker's time that is not work.
     pub fn overhead(&self) -> f64 {
         let queue = (self.claim_us + self.ack_us) as f64;
         queue / (queue + self.work_us as f64)
     }
 
-    /// Mean work.
+    /// Returns the mean work.
     pub fn work_ms(&self) -> f64 {
         self.work_us as f64 / 1000.0 / self.acked.max(1) as f64
     }
 
-    /// Mean time of a job into a worker's hands.
+    /// Returns the mean time until a worker has a job.
     pub fn dispatch_ms(&self) -> f64 {
         self.dispatch_us as f64 / 1000.0 / self.acked.max(1) as f64
     }
@@ -146,7 +146,7 @@ fn note(seen: &Shared, with: impl FnOnce(&mut Seen)) {
     with(&mut seen.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
-/// The child: until its input ends.
+/// Runs the child until its input ends.
 pub async fn run(endpoint: &str, place: &str) -> Result<()> {
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     let s3 = S3Options {
@@ -174,7 +174,7 @@ pub async fn run(endpoint: &str, place: &str) -> Result<()> {
     file.close().await
 }
 
-/// Carry out one order. Times of enqueues are told by `env`.
+/// Carries out one order. `env` is the clock for the times of enqueues.
 pub async fn stretch(file: &QueueFile, order: &Order, env: &Env) -> Result<Seen> {
     let (seen, (stop, stopped)) = (Shared::default(), watch::channel(false));
     let from = now() + order.warm;
@@ -219,7 +219,7 @@ pub async fn stretch(file: &QueueFile, order: &Order, env: &Env) -> Result<Seen>
     Ok(Seen { puts: puts(&after) - puts(&before), ..found })
 }
 
-/// Jobs at random moments, each in a task of its own.
+/// Enqueues jobs at random moments, each in its own task.
 async fn arrivals(
     file: QueueFile,
     queue: String,
@@ -258,7 +258,7 @@ async fn enqueue(file: &QueueFile, queue: &str, seen: &Shared, from: Instant, en
     }
 }
 
-/// Claim, work, ack, over and over; a job counts when its ack comes within the window.
+/// Claims, works and acks, over and over; a job counts if its ack comes within the window.
 async fn work(
     file: QueueFile,
     order: Order,
@@ -291,7 +291,7 @@ async fn work(
             let worked = now();
             let acked = file.ack(job.held()).await;
             let done = now();
-            // A job whose worker began before it counted is not whole.
+            // A job that was claimed before the window is not counted: part of its time is missing.
             if done < from {
                 continue;
             }
@@ -302,7 +302,7 @@ async fn work(
                 s.claim_us += us(came - called);
                 s.work_us += us(worked - came);
                 s.ack_us += us(done - worked);
-                // Jobs of the backlog bear no time of an enqueue.
+                // Jobs of the backlog have no time of enqueue.
                 let waited = came_ms.checked_sub(stamp).filter(|ms| (0..DAY_MS).contains(ms));
                 s.dispatch_us += waited.unwrap_or(0) as u64 * 1000;
             });

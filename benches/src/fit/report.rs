@@ -1,4 +1,4 @@
-//! What came out: a table for people, JSON for the last line, a plot for docs/fit.md.
+//! The results: a table for people, JSON for the last line, a plot for docs/fit.md.
 
 use std::fmt::Write;
 
@@ -6,37 +6,37 @@ use serde_json::{Value, json};
 
 use crate::stats::{number, tidy};
 
-/// What is compared, of one workload.
+/// The compared figures of one workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     /// Jobs per second.
     pub capacity: f64,
-    /// Share of a busy worker's time.
+    /// Share of a busy worker's time that is not work.
     pub overhead: f64,
-    /// Of the stream.
+    /// PUTs per job of the stream.
     pub puts_per_job: f64,
-    /// Of the stream; told, not judged.
+    /// Time until a worker has the job, in the stream; reported, not judged.
     pub dispatch_ms: f64,
 }
 
-/// One workload.
+/// The figures of one workload.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// For people.
+    /// Name for people.
     pub name: String,
-    /// A small PUT, measured.
+    /// Measured time of a small PUT.
     pub latency_ms: f64,
-    /// On the server.
+    /// Measured on the server.
     pub measured: Figures,
-    /// By the engine's model.
+    /// Predicted by the engine's model.
     pub predicted: Figures,
-    /// By the plain model, given the batch that the engine's predicts.
+    /// Predicted by the plain model, given the batch that the engine's model predicts.
     pub plain: Figures,
     /// Calls that failed.
     pub errors: u64,
 }
 
-/// What is judged, with the unit of its figures.
+/// The judged figures, with their units.
 const JUDGED: [&str; 3] = ["capacity", "overhead", "PUTs per job"];
 const COLOURS: [&str; 3] = ["#1d5c96", "#b3540f", "#0b6450"];
 
@@ -63,18 +63,18 @@ impl Figures {
 }
 
 impl Row {
-    /// Measured over predicted, of what is judged.
+    /// Returns measured over predicted, of the judged figures.
     fn ratios(&self) -> [f64; 3] {
         let (have, want) = (self.measured.judged(), self.predicted.judged());
         [have[0] / want[0], have[1] / want[1], have[2] / want[2]]
     }
 
-    /// How far the worst of them is from the prediction.
+    /// Returns the largest difference from the prediction.
     pub fn worst_pct(&self) -> f64 {
         self.ratios().iter().map(|r| (r - 1.0).abs() * 100.0).fold(0.0, f64::max)
     }
 
-    /// A line for the table in docs/fit.md.
+    /// Returns a line for the table in docs/fit.md.
     pub fn line(&self) -> String {
         let (have, want) = (self.measured.cells(), self.predicted.cells());
         let both: Vec<String> =
@@ -89,11 +89,11 @@ impl Row {
     }
 }
 
-/// The head of that table.
+/// The head of the table in docs/fit.md.
 pub const HEAD: &str = "| workload | PUT, ms | capacity, jobs/s | overhead | PUTs per job | dispatch delay | worst |\n\
     |---|---|---|---|---|---|---|";
 
-/// The last line: the worst error, and everything behind it.
+/// Returns the last line: the worst error, with details.
 pub fn json(rows: &[Row]) -> Value {
     let worst = rows.iter().map(Row::worst_pct).fold(0.0, f64::max);
     let all: serde_json::Map<String, Value> = rows
@@ -114,10 +114,10 @@ const WIDTH: f64 = 760.0;
 const LEFT: f64 = 232.0;
 const TOP: f64 = 34.0;
 const STEP: f64 = 30.0;
-/// Shown of the ratios.
+/// The range of the ratios that the plot shows.
 const SPAN: (f64, f64) = (0.6, 1.4);
 
-/// Measured over predicted as dots, and the band in which they should be.
+/// Plots measured over predicted as dots, with the band in which they should be.
 pub fn svg(rows: &[Row]) -> String {
     let bottom = TOP + STEP * rows.len() as f64;
     let x = |ratio: f64| {
@@ -175,7 +175,7 @@ pub fn svg(rows: &[Row]) -> String {
     out
 }
 
-/// A disc, a square, a triangle: colour is not all that tells them apart.
+/// Draws a disc, a square or a triangle, so that they differ by more than colour.
 fn mark(which: usize, x: f64, y: f64) -> String {
     let colour = COLOURS[which];
     let path = match which {

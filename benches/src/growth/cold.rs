@@ -1,4 +1,4 @@
-//! How long an opening takes, and how much memory an open file needs over its pages.
+//! The time of an opening, and the memory of an open file compared with its pages.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use super::{child, fill, memory, told};
 use crate::load::QUEUE;
 use crate::stats::{median, now, number};
 
-/// The queue file in this directory.
+/// Opens the queue file in this directory.
 pub async fn open(dir: &Path) -> Result<QueueFile> {
     let store = FileStore::open(dir, &Env::default())?;
     QueueFile::open_with(Arc::new(store), "jobs", Options::default(), Env::default()).await
 }
 
-/// Make a queue file with this many jobs in this directory, as work makes it: bases, segments, a tail.
+/// Makes a queue file with this number of jobs in this directory, with bases, segments and a tail as work leaves them.
 pub async fn make(dir: &Path, jobs: usize) -> Result<()> {
     let file = open(dir).await?;
     fill(&file, jobs).await?;
     file.close().await
 }
 
-/// The median time of an opening.
+/// Returns the median time of an opening.
 pub async fn cold_open(dir: &Path, times: usize) -> Result<Duration> {
     let mut samples = Vec::new();
     for _ in 0..times {
@@ -38,7 +38,7 @@ pub async fn cold_open(dir: &Path, times: usize) -> Result<Duration> {
     Ok(median(&samples))
 }
 
-/// Process memory over page bytes, of a process that opens the file and works on it a little.
+/// Returns process memory over page bytes, of a process that opens the file and does some ops.
 pub async fn memory_ratio(dir: &Path) -> Result<(Value, Value)> {
     let told = told(child(&["memory", &dir.to_string_lossy()])?).await?;
     let over_pages = |field: &str| {
@@ -49,7 +49,7 @@ pub async fn memory_ratio(dir: &Path) -> Result<(Value, Value)> {
     Ok((ratio, told))
 }
 
-/// The child.
+/// Runs the child that opens the file and reports its memory.
 pub async fn memory_child(dir: &Path) -> Result<Value> {
     let file = open(dir).await?;
     let queue = file.queue(QUEUE)?;

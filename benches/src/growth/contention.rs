@@ -1,4 +1,4 @@
-//! Several processes on one queue file on a real server: what they get done together, and what racing costs.
+//! Several processes on one queue file on a real server: their total speed, and the cost of racing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ const CALLERS: usize = 8;
 const UPSTREAM: Duration = Duration::from_millis(13);
 const DOWNSTREAM: Duration = Duration::from_millis(12);
 
-/// By number of processes: ops a second of all together, wasted puts as a share of all, the 99th percentile of an op.
+/// Returns by number of processes: total ops per second, wasted PUTs as a share of all, the 99th percentile of an op.
 pub async fn measure(window: Duration) -> Result<Value> {
     let server = match SlowServer::start(UPSTREAM, DOWNSTREAM).await {
         Ok(server) => server,
@@ -46,7 +46,7 @@ async fn together(s3: &S3Options, processes: usize, window: Duration) -> Result<
     for _ in 0..processes {
         let (place, window) = (format!("contention-{processes}/"), window.as_millis().to_string());
         let mut command = child(&["contend", &endpoint, &place, &window])?;
-        // Not on the command line, where everybody sees it.
+        // Not on the command line, where every user of the machine sees it.
         command.env("AWS_ACCESS_KEY_ID", user).env("AWS_SECRET_ACCESS_KEY", secret);
         let mut child = command.spawn().map_err(failed)?;
         let mut out =
@@ -82,7 +82,7 @@ async fn together(s3: &S3Options, processes: usize, window: Duration) -> Result<
     }))
 }
 
-/// The child: open, say so, wait for the word, and work for `window`.
+/// Runs the child: opens the file, says so, waits for the start signal, and works for `window`.
 pub async fn contend_child(endpoint: &str, place: &str, window: Duration) -> Result<Value> {
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     let s3 = S3Options {
@@ -132,7 +132,7 @@ pub async fn contend_child(endpoint: &str, place: &str, window: Duration) -> Res
     }))
 }
 
-/// Enqueue, claim, ack; an op counts when it was answered, and an error is counted, not hidden.
+/// Enqueues, claims and acks. Counts each op when its call returns, and counts errors instead of hiding them.
 async fn turn(file: &QueueFile, times: &mut Vec<Duration>, errors: &mut u64) {
     let payload = Payload::bytes(Env::default().bytes::<200>().to_vec());
     let Ok(queue) = file.queue(QUEUE) else { return *errors += 1 };

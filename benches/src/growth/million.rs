@@ -12,7 +12,7 @@ use super::{child, memory, told};
 use crate::load::{QUEUE, fresh_job};
 use crate::stats::{now, number};
 
-/// A commit of this many jobs by one process, and an opening by another.
+/// Measures a commit of this number of jobs by one process, and an opening by another.
 pub async fn measure(dir: &Path, jobs: usize) -> Result<Value> {
     let place = dir.to_string_lossy();
     let commit = told(child(&["million", &place, &jobs.to_string()])?).await?;

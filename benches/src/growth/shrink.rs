@@ -1,4 +1,4 @@
-//! What a job takes in the bucket, and what is left when all of them are done.
+//! The bytes of a job in the bucket, and the bytes that are left when all jobs are done.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::stats::number;
 
 const STEP: u32 = 500;
 
-/// `bytes_stored_per_job` and `shrink_ratio`, and what they are made of.
+/// Returns `bytes_stored_per_job` and `shrink_ratio`, and the sizes behind them.
 pub async fn measure(jobs: usize) -> Result<(Value, Value, Value)> {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
     let file = QueueFile::open_with(Arc::clone(&store), "jobs", Options::default(), Env::default()).await?;

@@ -1,4 +1,4 @@
-//! Whether a base holds commits up: one caller commits while a base of a large file is compressed and written.
+//! Whether a base delays commits: one caller commits while a base of a large file is compressed and written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use crate::load::{QUEUE, fresh_job};
 use crate::stats::{median, now, number};
 
-/// Commits that put all jobs into the queue.
+/// Commits that fill the queue.
 const CHUNKS: usize = 20;
 /// Bytes of commits before the base begins: the tail, and some more.
 const MARGIN: u64 = 64 * 1024;
-/// So many commits surely fit into the margin.
+/// A number of commits that surely fits into the margin.
 const SURE: usize = 50;
 
-/// The longest commit beside a base, over the median, in milliseconds; and the same of as many commits beside none.
+/// Returns the longest commit beside a base, minus the median, in milliseconds; and the same without a base.
 pub async fn measure(jobs: usize, rounds: usize) -> Result<(Value, Value)> {
     let (mut beside, mut alone) = (Duration::ZERO, Duration::ZERO);
     let (mut medians, mut bases) = (vec![], vec![]);
@@ -37,7 +37,7 @@ pub async fn measure(jobs: usize, rounds: usize) -> Result<(Value, Value)> {
         }
         file.close().await?;
         let log: u64 = store.list("jobs.seg-").await?.iter().map(|object| object.size).sum();
-        // The log grows beyond this some tens of commits on, so that the beginning of the base is timed too.
+        // The log grows beyond this some tens of commits later, so that the beginning of the base is timed too.
         let file = open(log + MARGIN).await?;
         let before = store.list("jobs.base-").await?.len();
         let mut with = vec![];

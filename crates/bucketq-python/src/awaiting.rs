@@ -1,17 +1,18 @@
-//! Driving a future from an asyncio task: the task itself polls it, the event loop only learns that it is worth it.
+//! Drives a future from an asyncio task: the task itself polls it; the event loop is only woken when polling is useful.
 //!
-//! Because the answer is taken in the very step in which the task goes on, a cancelled task never swallows one: the
-//! future is dropped with it, and the engine hands claimed jobs back. Wake-ups of one moment share one
-//! `call_soon_threadsafe`, made by a thread of its own: the engine's threads never wait for Python's lock.
+//! The result is taken in the same step in which the task continues, so a cancelled task never loses one: the future is
+//! dropped with the task, and the engine hands claimed jobs back. Simultaneous wake-ups share one
+//! `call_soon_threadsafe`, called by a separate thread: the engine's threads never wait for Python's lock.
 
 use std::cell::RefCell;
 use std::mem;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
-use bucketq::{Code, Error};
+use bucketq::Error;
+use bucketq::fork::{self, PerProcess};
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::prelude::*;
 use pyo3::types::PyCFunction;
@@ -25,7 +26,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What `Call.__await__` returns: an iterator as asyncio's tasks want it.
+/// The return value of `Call.__await__`: an iterator for asyncio's tasks.
 #[pyclass(frozen, module = "bucketq._native")]
 pub struct Awaiting {
     slot: Arc<Slot>,
@@ -39,6 +40,7 @@ impl Awaiting {
             work: Mutex::new(Some(work)),
             future: Mutex::new(None),
             woken: AtomicBool::new(false),
+            pid: std::process::id(),
         };
         Ok(Self { slot: Arc::new(slot) })
     }
@@ -50,8 +52,11 @@ impl Awaiting {
         this
     }
 
-    /// Poll. Ready ends the iteration with the answer; otherwise the task waits for a future of its loop.
+    /// Polls. Ready ends the iteration with the result; otherwise the task waits for a future of its loop.
     fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        if !runtime::is_home(self.slot.pid) {
+            return Err(raised(py, &runtime::inherited()));
+        }
         let runtime = runtime::get().or_raise(py)?;
         let Some(mut work) = lock(&self.slot.work).take() else {
             return Err(PyRuntimeError::new_err("this call has run already"));
@@ -66,7 +71,7 @@ impl Awaiting {
             Poll::Ready(Ok(reply)) => Err(PyStopIteration::new_err((reply(py)?,))),
             Poll::Pending => {
                 *lock(&self.slot.work) = Some(work);
-                // A wake-up since then is delivered by the loop, which is busy with this step.
+                // A wake-up since then is delivered by the loop after this step.
                 let future = self.slot.pump.event_loop.call_method0(py, intern!(py, "create_future"))?;
                 *lock(&self.slot.future) = Some(future.clone_ref(py));
                 if ENDED.load(SeqCst) {
@@ -81,7 +86,7 @@ impl Awaiting {
         self.__next__(py)
     }
 
-    /// The task was cancelled, or otherwise told to stop.
+    /// Stops: the task was cancelled, or otherwise stopped.
     #[pyo3(signature = (exception, value=None, _traceback=None))]
     fn throw(
         &self,
@@ -99,7 +104,7 @@ impl Awaiting {
 }
 
 impl Awaiting {
-    /// Nobody tells the loop any more when polling is worth it: it polls now and then.
+    /// Makes the loop poll now and then, because no thread wakes it any more.
     fn look_again(&self, py: Python<'_>) -> PyResult<()> {
         self.slot.wake_by_ref();
         let deliver = Deliver { pump: Arc::clone(&self.slot.pump) };
@@ -108,19 +113,30 @@ impl Awaiting {
     }
 }
 
-/// Where a wake-up of one future goes.
+/// The target of one future's wake-ups.
 struct Slot {
     pump: Arc<Pump>,
     work: Mutex<Option<Work>>,
-    /// What the task waits for.
+    /// The asyncio future that the task waits for.
     future: Mutex<Option<Py<PyAny>>>,
     woken: AtomicBool,
+    pid: u32,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.stop();
+    }
 }
 
 impl Slot {
-    /// Nobody wants the answer any more: what it may have claimed goes back.
+    /// Drops the future: its result is not needed any more, and claimed jobs are handed back.
     fn stop(&self) {
-        // Neither is dropped while its lock is held: a drop may run code of anybody.
+        if !runtime::is_home(self.pid) {
+            // It may contain data that another thread was changing when the fork lost that thread.
+            return mem::forget(lock(&self.work).take());
+        }
+        // Neither is dropped while its lock is held: a drop may run arbitrary code.
         let work = lock(&self.work).take();
         let future = lock(&self.future).take();
         drop((work, future));
@@ -143,7 +159,7 @@ struct Pump {
 }
 
 thread_local! {
-    /// The pump of the loop that runs on this thread, while anything waits in it.
+    /// The pump of the loop that runs on this thread, while any task waits in it.
     static HERE: RefCell<Weak<Pump>> = const { RefCell::new(Weak::new()) };
 }
 
@@ -172,12 +188,12 @@ impl Pump {
         }
     }
 
-    /// On the notifier's thread: have the loop call `deliver`.
+    /// Makes the loop call `deliver`. Runs on the notifier's thread.
     fn notify(self: Arc<Self>, py: Python<'_>) {
         let event_loop = self.event_loop.clone_ref(py);
         let deliver = Deliver { pump: Arc::clone(&self) };
         if event_loop.call_method1(py, intern!(py, "call_soon_threadsafe"), (deliver,)).is_err() {
-            // The loop is closed: its tasks will never go on.
+            // The loop is closed: its tasks will never continue.
             let woken = mem::take(&mut *lock(&self.woken));
             for slot in woken {
                 slot.stop();
@@ -186,7 +202,7 @@ impl Pump {
     }
 }
 
-/// Called by the event loop: every task whose future is worth polling goes on.
+/// Called by the event loop: continues every task whose future should be polled.
 #[pyclass(frozen)]
 struct Deliver {
     pump: Arc<Pump>,
@@ -198,12 +214,12 @@ impl Deliver {
         let (py, pump) = (this.py(), &this.get().pump);
         let woken = mem::take(&mut *lock(&pump.woken));
         if !woken.is_empty() {
-            // Those who are woken while these tasks go on are told by the loop itself, without waiting for a thread.
+            // The loop itself delivers wake-ups that come while these tasks run, without waiting for a thread.
             pump.event_loop.call_method1(py, intern!(py, "call_soon"), (this,))?;
         }
         for slot in woken {
             let Some(future) = lock(&slot.future).take() else { continue };
-            // Done already if its task was cancelled.
+            // It is done already if its task was cancelled.
             if !future.call_method0(py, intern!(py, "done"))?.is_truthy(py)? {
                 future.call_method1(py, intern!(py, "set_result"), (py.None(),))?;
             }
@@ -212,39 +228,41 @@ impl Deliver {
     }
 }
 
-/// True once the interpreter ends. What still runs then, functions given to `atexit`, does without the notifier.
+/// True once the interpreter ends. Code that still runs then, such as functions registered with `atexit`, works without
+/// the notifier.
 static ENDED: AtomicBool = AtomicBool::new(false);
-/// Held by the notifier while it calls into Python: there it lets go of Python's lock now and then, and coming back to
-/// an interpreter that has ended kills the process.
-static INSIDE: Mutex<()> = Mutex::new(());
-/// Seconds after which the loop polls by itself once nobody wakes it.
+/// Held by the notifier while it calls into Python. There it releases Python's lock now and then, and returning to an
+/// interpreter that has ended kills the process.
+static INSIDE: PerProcess<Arc<Mutex<()>>> = PerProcess::new();
+/// Seconds after which the loop polls by itself when no thread wakes it.
 const LOOK_AGAIN: f64 = 0.005;
 
-/// Before the interpreter ends, wait until the notifier has left it for good.
+/// Registers a function that waits, before the interpreter ends, until the notifier has left it for good.
 fn end_at_exit(py: Python<'_>) -> PyResult<()> {
-    static ASKED: PyOnceLock<()> = PyOnceLock::new();
-    ASKED
-        .get_or_try_init(py, || {
-            let home = std::process::id();
-            let end = PyCFunction::new_closure(py, None, None, move |args, _| {
-                // In a forked child the notifier is not there, and may have been holding the lock.
-                if runtime::is_home(home) {
-                    ENDED.store(true, SeqCst);
-                    args.py().detach(|| drop(lock(&INSIDE)));
-                }
-            })?;
-            py.import("atexit")?.call_method1("register", (end,)).map(drop)
-        })
-        .map(drop)
+    /// The process that registered it. A forked child registers again, because it may have lost its parent's
+    /// registration.
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    let pid = std::process::id();
+    if ASKED.swap(pid, SeqCst) == pid {
+        return Ok(());
+    }
+    let end = PyCFunction::new_closure(py, None, None, move |args, _| {
+        ENDED.store(true, SeqCst);
+        let inside = INSIDE.with(|inside| Arc::clone(inside));
+        args.py().detach(|| drop(lock(&inside)));
+    })?;
+    py.import("atexit")?.call_method1("register", (end,)).map(drop)
 }
 
-fn notifier() -> bucketq::Result<&'static mpsc::Sender<Arc<Pump>>> {
-    static NOTIFIER: OnceLock<bucketq::Result<mpsc::Sender<Arc<Pump>>>> = OnceLock::new();
+fn notifier() -> bucketq::Result<mpsc::Sender<Arc<Pump>>> {
+    static NOTIFIER: PerProcess<Option<bucketq::Result<mpsc::Sender<Arc<Pump>>>>> = PerProcess::new();
     let start = || {
         let (tx, rx) = mpsc::channel::<Arc<Pump>>();
+        let inside = INSIDE.with(|inside| Arc::clone(inside));
         let run = move || {
+            fork::apart();
             for pump in rx {
-                let _inside = lock(&INSIDE);
+                let _inside = lock(&inside);
                 if !ENDED.load(SeqCst) {
                     let _ = Python::try_attach(|py| pump.notify(py));
                 }
@@ -254,7 +272,7 @@ fn notifier() -> bucketq::Result<&'static mpsc::Sender<Arc<Pump>>> {
             .name("bucketq asyncio".into())
             .spawn(run)
             .map(|_| tx)
-            .map_err(|e| Error::new(Code::Internal, "no thread to wake event loops").because(e))
+            .map_err(|e| Error::bug("no thread to wake event loops").because(e))
     };
-    NOTIFIER.get_or_init(start).as_ref().map_err(Clone::clone)
+    NOTIFIER.with(|notifier| notifier.get_or_insert_with(start).clone())
 }

@@ -9,7 +9,7 @@ use pyo3::sync::PyOnceLock;
 
 static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 
-/// The exception for this error; what lies beneath it becomes notes.
+/// Returns the exception for this error. Its sources and the advice for its code become notes.
 pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
     make(py, error).unwrap_or_else(|failed| failed)
 }
@@ -23,12 +23,13 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         exception.call_method1("add_note", (format!("because: {cause}"),))?;
         source = cause.source();
     }
+    exception.call_method1("add_note", (format!("advice: {}", error.code().advice()),))?;
     Ok(PyErr::from_value(exception))
 }
 
-/// `?` on results of the engine where Python is at hand.
+/// `?` on results of the engine where Python's lock is held.
 pub trait OrRaise<T> {
-    /// The value, or the exception.
+    /// Returns the value, or the exception.
     fn or_raise(self, py: Python<'_>) -> PyResult<T>;
 }
 
@@ -38,14 +39,14 @@ impl<T> OrRaise<T> for Result<T> {
     }
 }
 
-/// The engine's table of kinds: name, what to do next, exception, exit code, HTTP status.
+/// Returns the engine's table of kinds: name, what to do next, exception, exit code, HTTP status.
 #[pyfunction]
 pub fn kinds() -> Vec<(&'static str, &'static str, &'static str, u8, u16)> {
     TABLE.iter().map(|r| (r.name, r.next, r.python, r.exit, r.http)).collect()
 }
 
-/// Every code: its text, its exception, what it means.
+/// Returns every code: its text, its exception, its meaning, its advice.
 #[pyfunction]
-pub fn codes() -> Vec<(&'static str, &'static str, &'static str)> {
-    CODES.iter().map(|c| (c.as_str(), c.kind().row().python, c.says().trim())).collect()
+pub fn codes() -> Vec<(&'static str, &'static str, &'static str, &'static str)> {
+    CODES.iter().map(|c| (c.as_str(), c.kind().row().python, c.says().trim(), c.advice())).collect()
 }

@@ -1,7 +1,7 @@
-//! [`Reader`] and [`Teller`]: what Python is told without asking, events of a queue file and losses of leases. The package
-//! reads on a thread or in an event loop and calls who wants to know; the engine waits for nobody.
+//! [`Reader`] and [`Teller`]: events of a queue file and lost leases, delivered to Python. The package reads on a
+//! thread or in an event loop and calls the listeners; the engine never waits for them.
 //!
-//! The reader holds nothing of the queue file, so that reading does not keep it open.
+//! The reader has no reference to the queue file, so that reading does not keep it open.
 
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,25 +14,25 @@ use tokio::sync::{mpsc, watch};
 use crate::call::Call;
 use crate::{runtime, values};
 
-/// Events handed over at once.
+/// Most events delivered at once.
 const MOST: usize = 256;
 
-/// A lease is lost: who is to be called, and how.
+/// A lost lease: the function to call, and the reason.
 struct Lost {
     tell: Py<PyAny>,
     how: Loss,
 }
 
-/// What there is to tell.
+/// One delivery.
 #[derive(Default)]
 struct Told {
     events: Vec<Event>,
-    /// Events missed since the last time.
+    /// Events missed since the last delivery.
     missed: u64,
     lost: Vec<Lost>,
 }
 
-/// Where it comes from. One at a time reads.
+/// The source of deliveries, for one reader at a time.
 struct Ear {
     events: Option<Events>,
     missed: u64,
@@ -56,7 +56,7 @@ impl Ear {
             }
             tokio::select! {
                 event = next_event(self.events.as_mut()) => {
-                    // Without one the writer has ended, and with it everything.
+                    // Without an event the writer has ended, so there is nothing more to deliver.
                     let mut told = self.there();
                     told.events.insert(0, event?);
                     return Some(told);
@@ -71,7 +71,7 @@ impl Ear {
         }
     }
 
-    /// What can be had without waiting.
+    /// Returns everything that can be delivered without waiting.
     fn there(&mut self) -> Told {
         let mut told = Told::default();
         if let Some(events) = &mut self.events {
@@ -91,7 +91,7 @@ async fn next_event(events: Option<&mut Events>) -> Option<Event> {
     }
 }
 
-/// Reads what is told, until the teller ends.
+/// Reads deliveries, until the teller ends.
 #[pyclass(frozen, module = "bucketq._native")]
 pub struct Reader {
     ear: Option<Arc<tokio::sync::Mutex<Ear>>>,
@@ -100,8 +100,8 @@ pub struct Reader {
 
 #[pymethods]
 impl Reader {
-    /// What is told next: events, how many were missed, and pairs of whom to call and why. None at the end. `failed` says
-    /// how many of the events before could not be dealt with.
+    /// Returns the next delivery: events, how many were missed, and pairs of a function to call and the reason. None at
+    /// the end. `failed` is the number of events of the last delivery on which a listener failed.
     fn next(&self, failed: u32) -> Call {
         let ear = Arc::clone(self.ear.as_ref().expect("taken by drop only"));
         let work = async move {
@@ -125,13 +125,13 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         if !runtime::is_home(self.pid) {
-            // A lock of the writer's thread, which did not survive the fork, may never open.
+            // A lock of the writer's thread, which did not survive the fork, may never be released.
             mem::forget(self.ear.take());
         }
     }
 }
 
-/// Ends the reading: by itself, or when nobody refers to it any more.
+/// Ends the reading: by a call, or when nothing refers to it any more.
 #[pyclass(frozen, module = "bucketq._native")]
 pub struct Teller {
     parts: Mutex<Option<(mpsc::UnboundedSender<Lost>, watch::Sender<bool>)>>,
@@ -140,9 +140,9 @@ pub struct Teller {
 
 #[pymethods]
 impl Teller {
-    /// Nothing new is told; what came until now is still read.
+    /// Ends: nothing new is delivered, but earlier events are still read.
     fn end(&self) {
-        // A forked child takes no lock that may be held, and has nobody to end.
+        // A forked child must not take a lock that may be held, and has no reader to end.
         if runtime::is_home(self.pid)
             && let Some((_, ended)) = self.parts.lock().unwrap_or_else(PoisonError::into_inner).take()
         {
@@ -152,7 +152,7 @@ impl Teller {
 }
 
 impl Teller {
-    /// What calls this function of Python, by way of the reader, once a lease is lost.
+    /// Returns a function that has the reader call this Python function once a lease is lost.
     pub fn of_loss(&self, tell: Py<PyAny>) -> Option<impl FnOnce(Loss) + Send + 'static> {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let tx = parts.as_ref()?.0.clone();
@@ -169,7 +169,7 @@ impl Drop for Teller {
     }
 }
 
-/// Listen to a queue file with room for so many events; with none, to losses of leases only.
+/// Listens to a queue file with room for up to `room` events; with 0, to lost leases only.
 pub fn listen(file: &QueueFile, room: usize) -> Result<(Reader, Teller)> {
     let events = (room > 0).then(|| file.events(room)).transpose()?;
     let ((lost_tx, lost), (ended_tx, ended)) = (mpsc::unbounded_channel(), watch::channel(false));

@@ -1,6 +1,5 @@
 //! [`File`]: the engine's handle on a queue file.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use bucketq::store::{self, StoreUrl, open_separately};
 use bucketq::{Code, Cursor, Detail, Env, Filter, Keeper, Kind, Payload, QueueFile, Queues, Unsynced};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
@@ -19,29 +19,39 @@ use crate::held::Held;
 use crate::op::{Blob, Extras, New, Op, Proof, payload};
 use crate::{fit, manage, runtime, settings, values};
 
-/// Connections that a probe races over.
+/// Connections that a probe races.
 const CONNECTIONS: usize = 4;
 
-/// A queue file that is open.
+/// Listeners and tracing that the package attaches to an open queue file.
+#[pyclass(get_all, set_all, module = "bucketq._native")]
+#[derive(Default)]
+pub struct Hooks {
+    /// Traces and measures calls.
+    telemetry: Option<Py<PyAny>>,
+    /// Delivers events and lost leases.
+    listening: Option<Py<PyAny>>,
+}
+
+/// An open queue file.
 #[pyclass(frozen, module = "bucketq._native")]
 pub struct File {
-    /// Always there; taken only by drop.
+    /// Always present; only drop takes it.
     open: Option<(QueueFile, Keeper)>,
-    /// Whether the leases of claimed jobs are extended.
+    /// Whether the keeper renews the leases of claimed jobs.
     extends: bool,
-    beside: PyOnceLock<Py<PyDict>>,
+    hooks: PyOnceLock<Py<Hooks>>,
     pid: u32,
 }
 
 impl File {
-    /// The handle with a keeper for what it claims.
+    /// Returns the handle with a keeper for the jobs that it claims.
     pub fn of(file: QueueFile, extends: bool) -> bucketq::Result<Self> {
         let (keeper, task) = Keeper::new(&file)?;
         runtime::get()?.spawn(task);
-        Ok(Self { open: Some((file, keeper)), extends, beside: PyOnceLock::new(), pid: std::process::id() })
+        Ok(Self { open: Some((file, keeper)), extends, hooks: PyOnceLock::new(), pid: std::process::id() })
     }
 
-    /// Something to call when the clock of a test has jumped; false when the file is gone.
+    /// Returns a function to call when the clock of a test has jumped; it returns false when the file is gone.
     pub fn nudge(&self) -> impl Fn() -> bool + Send + Sync + use<> {
         self.parts().1.nudge()
     }
@@ -50,9 +60,31 @@ impl File {
         self.parts().0.clone()
     }
 
-    /// A job to be enqueued, with a fresh id.
+    /// Returns a job to be enqueued, with a fresh id.
     pub fn fresh(&self, payload: Payload) -> bucketq::Result<bucketq::New> {
         self.parts().0.new_job(payload)
+    }
+
+    fn send(&self, Op { change, expected, ends, proofs }: Op) -> Call {
+        let file = self.file();
+        let work = async move {
+            match file.call(change).await {
+                Ok(done) => {
+                    for taken in &ends {
+                        taken.end();
+                    }
+                    Ok(done.outcome)
+                }
+                Err(error) => {
+                    // With one token it is certain which job the error is about.
+                    if let ([taken], 1, Kind::LeaseLost) = (&ends[..], proofs, error.kind()) {
+                        taken.refused();
+                    }
+                    Err(error)
+                }
+            }
+        };
+        Call::new(work, move |py, outcome| expected.convert(py, outcome))
     }
 
     fn parts(&self) -> &(QueueFile, Keeper) {
@@ -63,13 +95,13 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         if !runtime::is_home(self.pid) {
-            // Its writer runs in the parent of this forked process; touching what it holds could wait for ever.
+            // Its writer runs in the parent of this forked process; dropping its parts could wait forever.
             std::mem::forget(self.open.take());
         }
     }
 }
 
-/// Open a queue file; `settings` has options of the engine by name.
+/// Opens a queue file; `settings` has options of the engine by name.
 #[pyfunction]
 pub fn open(py: Python<'_>, url: String, settings: &Bound<'_, PyDict>) -> PyResult<Call> {
     let options = settings::options(settings)?.or_raise(py)?;
@@ -77,21 +109,11 @@ pub fn open(py: Python<'_>, url: String, settings: &Bound<'_, PyDict>) -> PyResu
     Ok(Call::new(work, |py, file| file.into_py_any(py)))
 }
 
-/// How many jobs somebody claims to hold in this change.
-fn proofs(op: &bucketq::Op) -> usize {
-    use bucketq::Op::{Ack, Atomic, Extend, Nack, Reject, Release};
-    match op {
-        Ack { .. } | Nack { .. } | Release { .. } | Reject { .. } | Extend { .. } => 1,
-        Atomic(ops) => ops.iter().map(proofs).sum(),
-        _ => 0,
-    }
-}
-
 fn show_detail(py: Python<'_>, found: Option<Detail>) -> PyResult<Py<PyAny>> {
     found.map_or_else(|| Ok(py.None()), |detail| values::detail(py, &detail))
 }
 
-/// Put the store of this URL through its paces, in as many rounds as at creation or in many. Nothing is opened there.
+/// Tests the store of this URL, with as many rounds as at creation or with many. Opens no queue file.
 #[pyfunction]
 pub fn probe(py: Python<'_>, url: String, thorough: bool, settings: &Bound<'_, PyDict>) -> PyResult<Call> {
     let options = settings::options(settings)?.or_raise(py)?;
@@ -100,74 +122,40 @@ pub fn probe(py: Python<'_>, url: String, thorough: bool, settings: &Bound<'_, P
         let (url, env) = (StoreUrl::parse(&url)?, Env::default());
         let stores = open_separately(&url, &options, &env, CONNECTIONS).await?;
         let rounds = if thorough { ROUNDS_THOROUGH } else { ROUNDS_AT_CREATION };
-        store::probe(&stores, url.name(), rounds, WRITERS, &env).await
+        store::probe(&stores, url.name(), rounds, WRITERS, options.deadline, &env).await
     };
     Ok(Call::new(work, |py, report| values::report(py, &report)))
 }
 
 #[pymethods]
 impl File {
-    /// A job to be enqueued, with a fresh id unless the extras name one.
+    /// Returns a job to be enqueued, with a fresh id unless the extras name one.
     #[expect(clippy::new_ret_no_self, clippy::wrong_self_convention, reason = "it makes a new job")]
-    #[expect(clippy::too_many_arguments, reason = "keywords for Python")]
-    #[pyo3(signature = (blob, *, id=None, priority=None, delay_ms=None, at_ms=None, max_attempts=None, backoff=None, dedup=None, dedup_window_ms=None, dedup_unfinished=false, group=None, headers=None))]
-    fn new(
+    fn new(&self, py: Python<'_>, blob: Blob<'_>, extras: Extras) -> PyResult<New> {
+        self.fresh(payload(blob)).and_then(|job| New::with(job, extras)).or_raise(py)
+    }
+
+    /// Enqueues these jobs, all or none.
+    fn enqueue(
         &self,
         py: Python<'_>,
-        blob: Blob<'_>,
-        id: Option<String>,
-        priority: Option<i32>,
-        delay_ms: Option<i64>,
-        at_ms: Option<i64>,
-        max_attempts: Option<u32>,
-        backoff: Option<String>,
-        dedup: Option<String>,
-        dedup_window_ms: Option<i64>,
-        dedup_unfinished: bool,
-        group: Option<String>,
-        headers: Option<BTreeMap<String, String>>,
-    ) -> PyResult<New> {
-        let extras = Extras {
-            id,
-            priority,
-            delay_ms,
-            at_ms,
-            max_attempts,
-            backoff,
-            dedup,
-            dedup_window_ms,
-            dedup_unfinished,
-            group,
-            headers,
+        queue: String,
+        jobs: Vec<((PyBackedBytes, String), Extras)>,
+    ) -> PyResult<Call> {
+        let new = |((bytes, content_type), extras): ((PyBackedBytes, String), Extras)| {
+            Ok(New::with(self.fresh(payload((&bytes, content_type)))?, extras)?.job)
         };
-        self.file().new_job(payload(blob)).and_then(|job| New::with(job, extras)).or_raise(py)
+        let jobs = jobs.into_iter().map(new).collect::<bucketq::Result<_>>().or_raise(py)?;
+        Ok(self.send(Op::of_jobs(queue, jobs)))
     }
 
-    /// Carry out one change.
+    /// Carries out one op.
     fn call(&self, op: &Op) -> Call {
-        let (file, ends, op) = (self.file(), op.ends.clone(), op.op.clone());
-        let work = async move {
-            let proofs = proofs(&op);
-            match file.call(op).await {
-                Ok(done) => {
-                    for kept in &ends {
-                        kept.end();
-                    }
-                    Ok(done.outcome)
-                }
-                Err(error) => {
-                    // With one proof it is certain which job is meant.
-                    if let ([kept], 1, Kind::LeaseLost) = (&ends[..], proofs, error.kind()) {
-                        kept.refused();
-                    }
-                    Err(error)
-                }
-            }
-        };
-        Call::new(work, |py, outcome| values::outcome(py, &outcome))
+        self.send(op.clone())
     }
 
-    /// Claim up to `max` jobs; `wait_ms` None waits until there is one. `lease_ms` None is what their queues say.
+    /// Claims up to `max` jobs; `wait_ms` None waits until there is one. `lease_ms` None uses the time in their queues'
+    /// policies.
     #[pyo3(signature = (queues, max, lease_ms, endless, wait_ms, worker))]
     fn claim(
         &self,
@@ -194,26 +182,26 @@ impl File {
             request = request.worker(name);
         }
         let work = async move {
-            // From here on each job is owned: it is handed back if nobody takes it.
+            // From here on each job has an owner: it is handed back if nobody takes it.
             let taken = request.await?.into_iter();
             Ok(taken
                 .map(|t| {
                     let lease = t.lasts.unwrap_or_default();
-                    let kept = if extends { keeper.keep(&t, lease) } else { keeper.watch_only(&t, lease) };
-                    Held::new(t, kept, &file)
+                    let guard = if extends { keeper.keep(&t, lease) } else { keeper.watch_only(&t, lease) };
+                    Held::of(t, guard, &file)
                 })
                 .collect::<Vec<_>>())
         };
         Call::new(work, |py, held| held.into_py_any(py))
     }
 
-    /// One job with its bytes: what is known, its payload, its result; or None.
+    /// Returns one job with its payload, its result and its attempts; or None.
     fn get(&self, py: Python<'_>, id: &str) -> PyResult<Call> {
         let (file, id) = (self.file(), id.parse().or_raise(py)?);
         Ok(Call::new(async move { file.get(id).await }, show_detail))
     }
 
-    /// A page of jobs and the cursor of the next one.
+    /// Returns a page of jobs and the cursor of the next one.
     #[expect(clippy::too_many_arguments, reason = "each is a thing to filter by")]
     fn list(
         &self,
@@ -233,13 +221,13 @@ impl File {
         Ok(Call::new(work, |py, page| values::page(py, &page)))
     }
 
-    /// The policy of a queue.
+    /// Returns the policy of a queue.
     fn policy(&self, py: Python<'_>, queue: &str) -> PyResult<Call> {
         let queue = self.file().queue(queue).or_raise(py)?;
         Ok(Call::shown(async move { queue.policy().await }))
     }
 
-    /// Fresh lives for the finished jobs that match; how many.
+    /// Requeues the finished jobs that match; returns how many.
     fn requeue_all(
         &self,
         py: Python<'_>,
@@ -253,7 +241,21 @@ impl File {
         Ok(Call::shown(async move { file.requeue_all(&filter).await }))
     }
 
-    /// The schedules of a queue, or of all.
+    /// Changes the policy of a queue, in several commits if many jobs must be marked; the changes are JSON.
+    fn configure(&self, py: Python<'_>, queue: &str, changes: &str) -> PyResult<Call> {
+        let changes = manage::changes(changes).or_raise(py)?;
+        let queue = self.file().queue(queue).or_raise(py)?;
+        Ok(Call::shown(async move { queue.configure(changes).await }))
+    }
+
+    /// Deletes the jobs of a queue that are in these states now, some in each commit.
+    fn purge(&self, py: Python<'_>, queue: &str, states: Vec<String>) -> PyResult<Call> {
+        let states = values::states(states).or_raise(py)?;
+        let queue = self.file().queue(queue).or_raise(py)?;
+        Ok(Call::shown(async move { queue.purge(&states).await }))
+    }
+
+    /// Returns the schedules of a queue, or of all.
     fn schedules(&self, py: Python<'_>, queue: Option<&str>) -> PyResult<Call> {
         let file = self.file();
         let queue = queue.map(|name| file.queue(name)).transpose().or_raise(py)?;
@@ -266,145 +268,149 @@ impl File {
         Ok(Call::new(work, manage::schedules))
     }
 
-    /// No more jobs go in or out; wait until nobody works on any. Answers how many are still worked on.
+    /// Stops accepting and handing out jobs, and waits until no worker holds one. Returns how many are still worked on.
     fn drain(&self, py: Python<'_>, queue: &str, timeout_ms: Option<u64>) -> PyResult<Call> {
         let queue = self.file().queue(queue).or_raise(py)?;
         Ok(Call::shown(async move { queue.drain(timeout_ms.map(Duration::from_millis)).await }))
     }
 
-    /// Write what may leave to the archive; how many lives.
+    /// Archives the finished jobs that may leave now; returns how many.
     fn archive(&self) -> Call {
         let file = self.file();
         Call::shown(async move { file.archive().await })
     }
 
-    /// The archive objects with lives that finished after this place.
+    /// Returns the archive objects with runs that finished after this `finish_seq`.
     fn archives(&self, queue: Option<String>, after: u64) -> Call {
         let file = self.file();
         Call::shown(async move { file.archives(queue.as_deref(), after).await })
     }
 
-    /// The finished lives that are still in the file.
+    /// Returns the finished runs that are still in the file.
     fn lives(&self, queue: Option<String>, after: u64, until: u64, limit: u32) -> Call {
         let file = self.file();
         let work = async move { file.lives(queue.as_deref(), after, until, limit).await };
         Call::new(work, manage::lives)
     }
 
-    /// Every queue with its counts.
+    /// Returns every queue with its counts.
     fn queues(&self, max_age_ms: Option<u64>) -> Call {
         let file = self.file();
         let work = async move { file.queues(max_age_ms.map(Duration::from_millis)).await };
         Call::new(work, |py, queues| values::queues(py, &queues))
     }
 
-    /// The queue file as a whole.
+    /// Returns the statistics of the whole queue file.
     fn stats(&self, max_age_ms: Option<u64>) -> Call {
         let file = self.file();
         let work = async move { file.stats(max_age_ms.map(Duration::from_millis)).await };
         Call::new(work, |py, stats| values::stats(py, &stats))
     }
 
-    /// What the queue file tells of its own workload.
+    /// Returns the workload that the queue file shows.
     fn workload(&self) -> Call {
         fit::workload(self.file())
     }
 
-    /// After an unknown outcome: make sure that nothing sent before can still land.
+    /// Makes sure, after an unknown outcome, that nothing sent before can still land.
     fn settle(&self) -> Call {
         let file = self.file();
         Call::new(async move { file.settle().await }, |py, seq| seq.into_py_any(py))
     }
 
-    /// Publish what was changed locally.
+    /// Publishes the pending changes.
     fn sync(&self) -> Call {
         let file = self.file();
         Call::shown(async move { file.sync().await })
     }
 
-    /// Bring what others published; what is not published stands against it unless it is to be dropped.
+    /// Fetches what others published; fails while changes are pending, unless `discard` drops them.
     fn snapshot(&self, discard: bool) -> Call {
         let file = self.file();
         Call::shown(async move { file.snapshot(discard).await })
     }
 
-    /// What is not published.
+    /// Returns what is pending.
     fn dirty(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         values::json(py, &self.file().dirty().or_raise(py)?)
     }
 
-    /// The newest state as a SQLite file.
+    /// Writes the newest state as a SQLite file.
     fn export(&self, path: PathBuf, replace: bool) -> Call {
         let file = self.file();
         Call::shown(async move { file.export(path, replace).await })
     }
 
-    /// The local state with what is not published as a SQLite file, and the difference beside it.
+    /// Writes the local state, including pending changes, as a SQLite file, and the difference beside it.
     fn export_pending(&self, path: PathBuf) -> Call {
         let file = self.file();
         Call::plain(async move { file.export_pending(&path).await })
     }
 
-    /// The newest commits that the log still has.
+    /// Returns the newest commits that the log still has.
     fn history(&self, limit: u32) -> Call {
         let file = self.file();
         Call::shown(async move { file.history(limit).await })
     }
 
-    /// Delete what has not been needed for so long.
+    /// Deletes objects that have not been needed for this long.
     fn collect(&self, grace_ms: u64) -> Call {
         let file = self.file();
         Call::shown(async move { file.collect(Duration::from_millis(grace_ms)).await })
     }
 
-    /// Where the local state lies, if there is any.
+    /// Returns the directory of the local state, if there is one.
     fn directory(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
         self.file().directory().or_raise(py)
     }
 
-    /// Everything that is measured, as numbers and as text for Prometheus.
+    /// Returns all measurements, as numbers and as text for Prometheus.
     fn metrics(&self, max_age_ms: Option<u64>) -> Call {
         let file = self.file();
         Call::new(values::measure(file, max_age_ms.map(Duration::from_millis)), values::measured)
     }
 
-    /// What is told from now on: events, if there is to be room for any, and losses of leases.
+    /// Starts to deliver lost leases and, if `room` is not 0, events.
     fn listen(&self, py: Python<'_>, room: usize) -> PyResult<(Reader, Teller)> {
         listen(&self.file(), room).or_raise(py)
     }
 
-    /// What the package keeps with the file: who reads what is told, and who traces.
+    /// Returns what the package attached to this file.
     #[getter]
-    fn beside(&self, py: Python<'_>) -> Py<PyDict> {
-        self.beside.get_or_init(py, || PyDict::new(py).unbind()).clone_ref(py)
+    fn hooks(&self, py: Python<'_>) -> PyResult<Py<Hooks>> {
+        self.hooks.get_or_try_init(py, || Py::new(py, Hooks::default())).map(|hooks| hooks.clone_ref(py))
     }
 
-    /// Seconds by which two clocks may differ.
+    /// Returns by how many seconds two clocks may differ.
     fn max_skew(&self, py: Python<'_>) -> PyResult<f64> {
         Ok(self.file().max_skew().or_raise(py)?.as_secs_f64())
     }
 
-    /// Refuse a name that no queue can have.
+    /// Refuses an invalid name of a queue.
     fn check_queue(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         self.file().queue(name).map(drop).or_raise(py)
     }
 
-    /// Wait until a job is finished; None when it is not within that time. `timeout_ms` None waits as long as it takes.
+    /// Waits until a job is finished; returns None when it is not within that time. `timeout_ms` None has no time
+    /// limit.
     fn finished(&self, py: Python<'_>, id: &str, timeout_ms: Option<u64>) -> PyResult<Call> {
         let (file, id) = (self.file(), id.parse().or_raise(py)?);
         let work = async move { file.finished(id, timeout_ms.map(Duration::from_millis)).await };
         Ok(Call::new(work, show_detail))
     }
 
-    /// Hold a job that was claimed elsewhere until so long from now.
+    /// Extends the lease of a job that another process claimed: it ends this long from now.
     #[expect(clippy::needless_pass_by_value, reason = "Python hands over a proof")]
     fn extend(&self, py: Python<'_>, held: Proof<'_>, lease_ms: u64) -> PyResult<Call> {
         let (file, (held, _)) = (self.file(), held.parts().or_raise(py)?);
         Ok(Call::plain(async move { file.extend(held, Duration::from_millis(lease_ms)).await.map(drop) }))
     }
 
-    /// Wait until what was handed back is back.
+    /// Waits until all jobs handed back so far are released.
     fn flush(&self) -> Call {
+        if !runtime::is_home(self.pid) {
+            return Call::plain(async { Ok(()) });
+        }
         let (_, keeper) = self.parts().clone();
         Call::plain(async move {
             keeper.flush().await;
@@ -412,13 +418,18 @@ impl File {
         })
     }
 
-    /// Hand back what nobody worked on, answer what was sent, and end. Answers what is left unpublished.
+    /// Hands back untouched jobs, waits until all calls sent before have returned, and closes. Returns what is still
+    /// pending.
     fn close(&self) -> Call {
+        if !runtime::is_home(self.pid) {
+            // The parent of this forked process has it open, and closes it.
+            return Call::shown(async { Ok(Unsynced::default()) });
+        }
         let (file, keeper) = self.parts().clone();
         Call::shown(async move {
             keeper.flush().await;
             let left = match file.dirty() {
-                // Closed already, and told then.
+                // Closed already; that call returned it.
                 Err(error) if error.code() == Code::Closed => Unsynced::default(),
                 left => left?,
             };

@@ -1,4 +1,4 @@
-//! What the fit model wants to know: a store measured, a queue file's own workload.
+//! Inputs of the fit model: a measured store, and the workload that a queue file shows.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,8 +12,8 @@ use crate::call::Call;
 use crate::errors::OrRaise;
 use crate::{settings, values};
 
-/// Measure the store of this URL. `progress` is called with what, done, of; when it raises, the measurement removes
-/// what it wrote and ends with that.
+/// Measures the store of this URL. Calls `progress` with what, done, of; if that raises, the measurement deletes its
+/// objects and raises the same exception.
 #[pyfunction]
 #[pyo3(signature = (url, samples, progress, settings))]
 pub fn measure(
@@ -37,9 +37,9 @@ pub fn measure(
             *theirs.lock().unwrap_or_else(PoisonError::into_inner) = told.err();
             go_on
         };
-        match measured(&store, url.name(), samples, &env, &tell).await {
+        match measured(&store, url.name(), samples, options.deadline, &env, &tell).await {
             Ok(found) => Ok(Some(found)),
-            // Raised below, where Python is at hand.
+            // Raised below, where Python's lock is held.
             Err(_) if theirs.lock().unwrap_or_else(PoisonError::into_inner).is_some() => Ok(None),
             Err(error) => Err(error),
         }
@@ -50,7 +50,7 @@ pub fn measure(
     }))
 }
 
-/// What a queue file tells of its workload.
+/// Returns the workload that a queue file shows.
 pub fn workload(file: QueueFile) -> Call {
     Call::new(async move { file.workload().await }, |py, told| values::json(py, &told))
 }

@@ -1,10 +1,10 @@
-//! [`Held`]: a claimed job in Python's hands. Its lease is kept alive until it ends or nobody refers to it.
+//! [`Held`]: a claimed job in Python, the base class of both classes of jobs. Its lease is renewed until the job ends
+//! or nothing refers to it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use bucketq::{Kept, QueueFile, Taken};
+use bucketq::{ClaimedJob, LeaseGuard, QueueFile};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -13,40 +13,60 @@ use crate::events::Teller;
 use crate::runtime;
 use crate::values;
 
-/// A claimed job.
-#[pyclass(frozen, module = "bucketq._native")]
-pub struct Held {
-    taken: Taken,
+/// A claimed job with the guard of its lease.
+pub struct Taken {
+    claimed: ClaimedJob,
+    guard: LeaseGuard,
     file: QueueFile,
-    /// Always there; taken only by drop.
-    kept: Option<Arc<Kept>>,
-    /// It has a lease of its holder's own.
-    extended: Arc<AtomicBool>,
+}
+
+impl Taken {
+    /// Returns the job's id and its token.
+    pub fn proof(&self) -> bucketq::Held {
+        self.guard.held()
+    }
+
+    /// Ends the lease: the job is finished or released.
+    pub fn end(&self) {
+        self.guard.end();
+    }
+
+    /// Records that the lease is lost, because an op with its token was refused.
+    pub fn refused(&self) {
+        self.guard.refused();
+    }
+}
+
+/// A claimed job.
+#[pyclass(frozen, subclass, module = "bucketq._native")]
+pub struct Held {
+    /// Always present; only drop takes it.
+    taken: Option<Arc<Taken>>,
     pid: u32,
 }
 
 impl Held {
-    pub fn new(taken: Taken, kept: Kept, file: &QueueFile) -> Self {
-        Self {
-            taken,
-            file: file.clone(),
-            kept: Some(Arc::new(kept)),
-            extended: Arc::default(),
-            pid: std::process::id(),
-        }
+    pub fn of(claimed: ClaimedJob, guard: LeaseGuard, file: &QueueFile) -> Self {
+        let taken = Taken { claimed, guard, file: file.clone() };
+        Self { taken: Some(Arc::new(taken)), pid: std::process::id() }
     }
 
-    /// False in a forked child: the lease is its parent's, and a lock of the keeper's thread may never open.
+    /// Returns false in a forked child: the lease is its parent's, and a lock of the keeper's thread may never be
+    /// released.
     fn is_home(&self) -> bool {
         runtime::is_home(self.pid)
     }
 
-    pub fn kept(&self) -> &Kept {
-        self.kept.as_ref().expect("taken by drop only")
+    pub fn taken(&self) -> &Arc<Taken> {
+        self.taken.as_ref().expect("taken by drop only")
     }
 
-    pub fn kept_arc(&self) -> Arc<Kept> {
-        Arc::clone(self.kept.as_ref().expect("taken by drop only"))
+    fn claimed(&self) -> &ClaimedJob {
+        &self.taken().claimed
+    }
+
+    fn guard(&self) -> &LeaseGuard {
+        &self.taken().guard
     }
 }
 
@@ -54,125 +74,159 @@ impl Drop for Held {
     fn drop(&mut self) {
         if !self.is_home() {
             // The lease belongs to the parent of this forked process.
-            std::mem::forget(self.kept.take());
+            std::mem::forget(self.taken.take());
         }
     }
 }
 
 #[pymethods]
 impl Held {
+    /// Returns the same job as an object of a subclass.
+    #[new]
+    fn new(held: &Self) -> Self {
+        Self { taken: Some(Arc::clone(held.taken())), pid: held.pid }
+    }
+
+    /// The id of the job, a UUID.
     #[getter]
     fn id(&self) -> String {
-        self.taken.job.id.to_string()
+        self.claimed().job.id.to_string()
     }
 
+    /// The name of its queue.
     #[getter]
     fn queue(&self) -> &str {
-        &self.taken.job.queue
+        &self.claimed().job.queue
     }
 
-    /// The proof of the lease, for ending the job elsewhere.
-    #[getter]
+    /// Returns the token, for ending the job in another process.
+    #[getter(_token)]
     fn token(&self) -> String {
-        self.taken.lease.token.to_string()
+        self.claimed().lease.token.to_string()
     }
 
+    /// Returns the id of a job that is enqueued together with the end of this one; the same on every call.
+    #[pyo3(name = "_next_id")]
+    fn next_id(&self, position: u32) -> String {
+        self.claimed().next_id(position).to_string()
+    }
+
+    /// The run: 0, and one more with each requeue.
     #[getter]
     fn run(&self) -> u32 {
-        self.taken.job.run
+        self.claimed().job.run
     }
 
+    /// The number of this attempt, from 1.
     #[getter]
     fn attempt(&self) -> u32 {
-        self.taken.job.attempt
+        self.claimed().job.attempt
     }
 
+    /// Attempts before the job is dead.
     #[getter]
     fn max_attempts(&self) -> u32 {
-        self.taken.job.max_attempts
+        self.claimed().job.max_attempts
     }
 
+    /// The fencing token. It grows with every claim of the job, so other systems can refuse smaller ones.
     #[getter]
     fn fence(&self) -> u64 {
-        self.taken.lease.fence
+        self.claimed().lease.fence
     }
 
+    /// Small metadata beside the payload.
     #[getter]
     fn headers(&self) -> BTreeMap<String, String> {
-        self.taken.job.headers.clone()
+        self.claimed().job.headers.clone()
     }
 
+    /// The content type of the payload.
     #[getter]
     fn content_type(&self) -> &str {
-        &self.taken.payload.content_type
+        &self.claimed().payload.content_type
     }
 
+    /// The bytes as they were enqueued. Reading them counts as work on the job.
     #[getter]
     fn payload<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.taken.payload.bytes)
+        self.work();
+        PyBytes::new(py, &self.claimed().payload.bytes)
     }
 
-    /// Everything that is known of it, as it was claimed.
-    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        values::job(py, &self.taken.job)
+    /// Returns the job as it was claimed, without its bytes.
+    #[pyo3(name = "_info")]
+    fn native_info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        values::job(py, &self.claimed().job)
     }
 
-    /// Somebody works on it from now on: it is no longer handed back when nobody refers to it.
+    /// Marks the job as being worked on: it is no longer handed back when nothing refers to it.
+    #[pyo3(name = "_begin")]
     fn work(&self) {
-        self.kept().work();
-    }
-
-    /// Hand it back if nobody has worked on it; `File.flush` waits for that.
-    fn give_back(&self) {
         if self.is_home() {
-            self.kept().give_back();
+            self.guard().work();
         }
     }
 
-    #[getter]
-    fn untouched(&self) -> bool {
-        self.kept().is_untouched()
+    /// Hands the job back if nobody has worked on it; `File.flush` waits for that.
+    #[pyo3(name = "_give_back")]
+    fn give_back(&self) {
+        if self.is_home() {
+            self.guard().give_back();
+        }
     }
 
+    #[getter(_untouched)]
+    fn untouched(&self) -> bool {
+        self.is_home() && self.guard().is_untouched()
+    }
+
+    /// True if it was acked, nacked, released or rejected here.
     #[getter]
     fn ended(&self) -> bool {
-        self.kept().is_ended()
+        self.is_home() && self.guard().is_ended()
     }
 
+    /// True if the lease is lost: stop working. Another worker may have the job.
     #[getter]
     fn lost(&self) -> bool {
-        !self.is_home() || self.kept().is_lost()
+        !self.is_home() || self.guard().is_lost()
     }
 
-    /// Seconds for which the lease surely holds yet.
+    /// Seconds for which the lease certainly holds; it is renewed before they end. Infinite if it never ends.
     #[getter]
     fn remaining(&self) -> f64 {
-        if self.is_home() { self.kept().remaining().as_secs_f64() } else { 0.0 }
+        match (self.ends(), self.is_home()) {
+            (false, _) => f64::INFINITY,
+            (true, true) => self.guard().remaining().as_secs_f64(),
+            (true, false) => 0.0,
+        }
     }
 
-    /// False if the lease never runs out.
-    #[getter]
+    /// Returns false if the lease never runs out.
+    #[getter(_ends)]
     fn ends(&self) -> bool {
-        self.taken.lasts.is_some() || self.extended.load(SeqCst)
+        self.claimed().lasts.is_some()
     }
 
-    /// Have this called with the reason, by way of the teller's reader, once the lease is lost.
+    /// Sets the function to call with the reason once the lease is lost; the teller's reader calls it.
+    #[pyo3(name = "_on_lost")]
     fn on_lost(&self, teller: &Teller, tell: Py<PyAny>) {
         if self.is_home()
             && let Some(tell) = teller.of_loss(tell)
         {
-            self.kept().on_lost(tell);
+            self.guard().on_lost(tell);
         }
     }
 
-    /// Hold it until so long from now.
+    /// Extends the lease: it ends this long from now.
+    #[pyo3(name = "_extend")]
     fn extend(&self, lease_ms: u64) -> Call {
-        let (kept, file) = (self.kept_arc(), self.file.clone());
-        let extended = Arc::clone(&self.extended);
-        Call::plain(async move {
-            kept.extend(&file, std::time::Duration::from_millis(lease_ms)).await?;
-            extended.store(true, SeqCst);
-            Ok(())
-        })
+        if !self.is_home() {
+            return Call::plain(async { Err(runtime::inherited()) });
+        }
+        let taken = Arc::clone(self.taken());
+        let lease = std::time::Duration::from_millis(lease_ms);
+        Call::plain(async move { taken.guard.extend(&taken.file, lease).await })
     }
 }

@@ -1,10 +1,10 @@
 //! The Python module `bucketq._native`: the engine's handles as Python objects, and nothing more.
 //!
 //! `call` turns one future of the engine into a blocking call or an awaitable; `waiting` and `awaiting` are the two
-//! ways to drive it; `file`, `held`, `op`, `manage` and `fit` wrap the engine's nouns, `operate` what is done to a file as
-//! a whole, `spark` one commit of it, `rows` tables that are enqueued; `events` tells what happens; `values` and `settings` convert; `errors` raises;
-//! `testing` is for users' tests.
-//! The package python/bucketq is the only caller. Rules live in the engine, conveniences in Python.
+//! ways to drive it. `file`, `held`, `op`, `manage` and `fit` wrap the engine's nouns, `operate` the operations on a
+//! whole file, `spark` one commit of it, `rows` tables that are enqueued; `events` delivers events; `values` and
+//! `settings` convert; `errors` raises; `testing` is for users' tests. The package python/bucketq is the only caller.
+//! Rules are in the engine, conveniences in Python.
 
 use pyo3::prelude::*;
 
@@ -28,16 +28,23 @@ mod waiting;
 
 #[pymodule]
 mod _native {
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::runtime::tell_of_forks(module.py())
+    }
+
     #[pymodule_export]
     use crate::{
         call::Call,
         errors::{codes, kinds},
         events::{Reader, Teller},
-        file::{File, open, probe},
+        file::{File, Hooks, open, probe},
         fit::measure,
         held::Held,
         op::{New, Op},
-        operate::{check, restore},
+        operate::{check, fix_time, restore},
         rows::enqueues,
         settings::{parse_setting, settings},
         spark::{Objects, Pinned, objects},

@@ -1,4 +1,4 @@
-//! Policies, schedules and finished lives between Python and the engine. What is named in them crosses as JSON.
+//! Policies, schedules and finished runs between Python and the engine. Fields with names cross as JSON.
 
 use bucketq::life::Life;
 use bucketq::query::Finished;
@@ -11,28 +11,28 @@ use serde_json::Value;
 
 use crate::values;
 
-/// What Python wrote down as the engine has it.
+/// Parses JSON that Python wrote.
 pub fn read<T: DeserializeOwned>(what: &str, text: &str) -> Result<T> {
     serde_json::from_str(text).map_err(|e| Error::invalid(format!("{what} cannot be read: {e}")))
 }
 
-/// What of a policy is to change.
+/// Parses the changes to a policy.
 pub fn changes(text: &str) -> Result<Changes> {
     let value: Value = read("the policy", text)?;
     if let Some(rate) = value.get("rate").and_then(Value::as_str) {
-        // Before the rest, so that what is wrong with it is said in its own words.
+        // First, so that its error has its own text.
         rate.parse::<Rate>()?;
     }
     serde_json::from_value(value).map_err(|e| Error::invalid(format!("the policy cannot be read: {e}")))
 }
 
-/// A schedule of this job.
+/// Returns a schedule of this job.
 pub fn schedule(timing: &str, catch_up: bool, job: &New) -> Result<Schedule> {
     let missed = if catch_up { Missed::CatchUp } else { Missed::Skip };
     Ok(Schedule { timing: read("the timing", timing)?, missed, job: job.clone() })
 }
 
-/// Schedules, each with the payload of its job beside it.
+/// Returns schedules as Python values, each with the payload of its job separately.
 pub fn schedules(py: Python<'_>, all: Vec<ScheduleInfo>) -> PyResult<Py<PyAny>> {
     let one = |mut info: ScheduleInfo| {
         let bytes = std::mem::take(&mut info.schedule.job.payload.bytes);
@@ -41,7 +41,7 @@ pub fn schedules(py: Python<'_>, all: Vec<ScheduleInfo>) -> PyResult<Py<PyAny>> 
     all.into_iter().map(one).collect::<PyResult<Vec<_>>>()?.into_py_any(py)
 }
 
-/// Finished lives at one commit, each with its payload and its result beside it.
+/// Returns finished runs at one commit as Python values, each with its payload and its result separately.
 pub fn lives(py: Python<'_>, finished: Finished) -> PyResult<Py<PyAny>> {
     let one = |mut life: Life| {
         let (payload, result) = (life.payload.take(), life.result.take());

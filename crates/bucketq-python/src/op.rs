@@ -1,49 +1,75 @@
-//! [`New`] and [`Op`]: jobs to be enqueued and changes, put together in Python and carried out by `File.call`.
+//! [`New`] and [`Op`]: jobs and changes, built in Python and carried out by `File.call`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bucketq::{Dedup, DedupScope, JobId, Kept, Payload, When};
+use bucketq::{Dedup, DedupScope, JobId, Outcome, Payload, When};
 use bytes::Bytes;
+use pyo3::Borrowed;
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
 
-use crate::errors::OrRaise;
-use crate::held::Held;
+use crate::errors::{OrRaise, raised};
+use crate::held::{Held, Taken};
 use crate::{manage, values};
 
 /// Bytes and their content type.
 pub type Blob<'a> = (&'a [u8], String);
 
-/// What `Blob` is in the engine.
+/// Converts a `Blob` to the engine's payload.
 pub fn payload((bytes, content_type): Blob<'_>) -> Payload {
     Payload { bytes: Bytes::copy_from_slice(bytes), content_type }
 }
 
-/// A job to be enqueued, its id drawn.
+/// A job to be enqueued, with its id.
 #[pyclass(frozen, module = "bucketq._native")]
 pub struct New {
     pub job: bucketq::New,
 }
 
-/// What a job may have beside its payload. What is left out has the engine's default.
-pub struct Extras {
-    pub id: Option<String>,
-    pub priority: Option<i32>,
-    pub delay_ms: Option<i64>,
-    pub at_ms: Option<i64>,
-    pub max_attempts: Option<u32>,
+macro_rules! extras {
+    ($( $(#[doc = $doc:literal])* $name:ident: $type:ty, )*) => {
+        /// The optional fields of a job, a dict in Python. Omitted ones have the engine's default.
+        #[derive(Default)]
+        pub struct Extras { $( $(#[doc = $doc])* pub $name: $type, )* }
+
+        impl<'a, 'py> FromPyObject<'a, 'py> for Extras {
+            type Error = PyErr;
+
+            fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+                let mut extras = Self::default();
+                for (key, value) in given.cast::<PyDict>()?.iter() {
+                    match key.cast::<PyString>()?.to_str()? {
+                        $( stringify!($name) => extras.$name = value.extract()?, )*
+                        other => return Err(PyTypeError::new_err(format!("a job has no {other:?}"))),
+                    }
+                }
+                Ok(extras)
+            }
+        }
+    };
+}
+
+extras! {
+    id: Option<String>,
+    priority: Option<i32>,
+    delay_ms: Option<i64>,
+    at_ms: Option<i64>,
+    max_attempts: Option<u32>,
     /// In JSON, as the engine writes it.
-    pub backoff: Option<String>,
-    pub dedup: Option<String>,
-    pub dedup_window_ms: Option<i64>,
+    backoff: Option<String>,
+    dedup: Option<String>,
+    dedup_window_ms: Option<i64>,
     /// The key counts while the first job is unfinished.
-    pub dedup_unfinished: bool,
-    pub group: Option<String>,
-    pub headers: Option<BTreeMap<String, String>>,
+    dedup_unfinished: bool,
+    group: Option<String>,
+    headers: Option<BTreeMap<String, String>>,
 }
 
 impl New {
-    /// The fresh job `job` with these extras.
+    /// Returns the fresh job `job` with these fields.
     pub fn with(mut job: bucketq::New, extras: Extras) -> bucketq::Result<Self> {
         if let Some(id) = extras.id {
             job.id = id.parse()?;
@@ -76,20 +102,58 @@ impl New {
     }
 }
 
-/// One change. The jobs it ends are no longer kept once it is in the bucket.
-#[pyclass(frozen, module = "bucketq._native")]
-pub struct Op {
-    pub op: bucketq::Op,
-    pub ends: Vec<Arc<Kept>>,
+/// Converts the outcome that an op has. Any other outcome is a bug in the engine.
+#[derive(Clone)]
+pub enum Expected {
+    /// That of a single op.
+    One(fn(Python<'_>, Outcome) -> PyResult<Py<PyAny>>),
+    /// Those of the parts of an atomic.
+    Each(Vec<Self>),
 }
 
-impl From<bucketq::Op> for Op {
-    fn from(op: bucketq::Op) -> Self {
-        Self { op, ends: vec![] }
+/// Returns the conversion of this variant, and of no other.
+macro_rules! expect {
+    ($py:ident, $variant:pat => $value:expr) => {
+        Expected::One(|$py, outcome| {
+            let $variant = outcome else { return Err(unexpected($py, stringify!($variant))) };
+            $value.into_py_any($py)
+        })
+    };
+}
+
+fn unexpected(py: Python<'_>, wanted: &str) -> PyErr {
+    raised(py, &bucketq::Error::bug(format!("the outcome is no {wanted}")))
+}
+
+impl Expected {
+    /// Converts the outcome.
+    pub fn convert(&self, py: Python<'_>, outcome: Outcome) -> PyResult<Py<PyAny>> {
+        let each = match self {
+            Self::One(convert) => return convert(py, outcome),
+            Self::Each(each) => each,
+        };
+        let all = if let Outcome::Atomic(all) = outcome { all } else { vec![] };
+        if all.len() != each.len() {
+            return Err(unexpected(py, "list of one outcome for each part"));
+        }
+        let one = |(expected, outcome): (&Self, Outcome)| expected.convert(py, outcome);
+        each.iter().zip(all).map(one).collect::<PyResult<Vec<_>>>()?.into_py_any(py)
     }
 }
 
-/// Proof of a lease: a job held here, or the id and the token of one that was claimed elsewhere.
+/// One change. Once it is committed, the leases of the jobs that it ends are no longer renewed.
+#[pyclass(frozen, module = "bucketq._native")]
+#[derive(Clone)]
+pub struct Op {
+    pub change: bucketq::Op,
+    pub expected: Expected,
+    /// The jobs held here that it ends.
+    pub ends: Vec<Arc<Taken>>,
+    /// How many leases it uses.
+    pub proofs: usize,
+}
+
+/// Proof of a lease: a job held here, or the id and the token of one that another process claimed.
 #[derive(FromPyObject)]
 pub enum Proof<'py> {
     Here(PyRef<'py, Held>),
@@ -97,14 +161,37 @@ pub enum Proof<'py> {
 }
 
 impl Proof<'_> {
-    /// The proof as the engine wants it, and what is no longer kept once the job has ended.
-    pub fn parts(&self) -> bucketq::Result<(bucketq::Held, Vec<Arc<Kept>>)> {
+    /// Returns the proof for the engine, and the jobs held here that end with it.
+    pub fn parts(&self) -> bucketq::Result<(bucketq::Held, Vec<Arc<Taken>>)> {
         match self {
-            Self::Here(held) => Ok((held.kept().held(), vec![held.kept_arc()])),
+            Self::Here(held) => Ok((held.taken().proof(), vec![Arc::clone(held.taken())])),
             Self::Elsewhere((id, token)) => {
                 Ok((bucketq::Held { id: id.parse()?, token: token.parse()? }, vec![]))
             }
         }
+    }
+}
+
+impl Op {
+    fn of(change: bucketq::Op, expected: Expected) -> Self {
+        Self { change, expected, ends: vec![], proofs: 0 }
+    }
+
+    /// Returns the op that enqueues these jobs, all or none.
+    pub fn of_jobs(queue: String, jobs: Vec<bucketq::New>) -> Self {
+        let op = bucketq::Op::Enqueue { queue, jobs };
+        Self::of(op, expect!(py, Outcome::Enqueued(all) => values::receipts(&all)))
+    }
+
+    /// Returns an op that ends the job of this proof.
+    fn ending(
+        py: Python<'_>,
+        proof: &Proof<'_>,
+        change: impl FnOnce(bucketq::Held) -> bucketq::Op,
+        expected: Expected,
+    ) -> PyResult<Self> {
+        let (held, ends) = proof.parts().or_raise(py)?;
+        Ok(Self { change: change(held), expected, ends, proofs: 1 })
     }
 }
 
@@ -117,76 +204,80 @@ fn id(py: Python<'_>, text: &str) -> PyResult<JobId> {
 impl Op {
     #[staticmethod]
     fn enqueue(queue: String, jobs: Vec<PyRef<'_, New>>) -> Self {
-        bucketq::Op::Enqueue { queue, jobs: jobs.iter().map(|new| new.job.clone()).collect() }.into()
+        Self::of_jobs(queue, jobs.iter().map(|new| new.job.clone()).collect())
     }
 
     #[staticmethod]
     #[pyo3(signature = (held, result=None))]
     fn ack(py: Python<'_>, held: Proof<'_>, result: Option<Blob<'_>>) -> PyResult<Self> {
-        let (held, ends) = held.parts().or_raise(py)?;
-        Ok(Self { op: bucketq::Op::Ack { held, result: result.map(payload) }, ends })
+        let op = |held| bucketq::Op::Ack { held, result: result.map(payload) };
+        Self::ending(py, &held, op, expect!(py, Outcome::Acked => py.None()))
     }
 
     #[staticmethod]
     #[pyo3(signature = (held, delay_ms=None, error=None))]
     fn nack(py: Python<'_>, held: Proof<'_>, delay_ms: Option<i64>, error: Option<String>) -> PyResult<Self> {
-        let (held, ends) = held.parts().or_raise(py)?;
-        Ok(Self { op: bucketq::Op::Nack { held, delay_ms, error }, ends })
+        let op = |held| bucketq::Op::Nack { held, delay_ms, error };
+        Self::ending(py, &held, op, expect!(py, Outcome::Nacked { state, .. } => state.as_str()))
     }
 
     #[staticmethod]
     fn release(py: Python<'_>, held: Proof<'_>) -> PyResult<Self> {
-        let (held, ends) = held.parts().or_raise(py)?;
-        Ok(Self { op: bucketq::Op::Release { held }, ends })
+        let op = |held| bucketq::Op::Release { held };
+        Self::ending(py, &held, op, expect!(py, Outcome::Released => py.None()))
     }
 
     #[staticmethod]
     #[pyo3(signature = (held, error=None))]
     fn reject(py: Python<'_>, held: Proof<'_>, error: Option<String>) -> PyResult<Self> {
-        let (held, ends) = held.parts().or_raise(py)?;
-        Ok(Self { op: bucketq::Op::Reject { held, error }, ends })
+        let op = |held| bucketq::Op::Reject { held, error };
+        Self::ending(py, &held, op, expect!(py, Outcome::Rejected => py.None()))
     }
 
     #[staticmethod]
     fn cancel(py: Python<'_>, job: &str, leased: bool) -> PyResult<Self> {
-        Ok(bucketq::Op::Cancel { id: id(py, job)?, leased }.into())
+        let op = bucketq::Op::Cancel { id: id(py, job)?, leased };
+        Ok(Self::of(op, expect!(py, Outcome::Cancelled { was } => was.as_str())))
     }
 
     #[staticmethod]
     #[pyo3(signature = (job, run=None))]
     fn requeue(py: Python<'_>, job: &str, run: Option<u32>) -> PyResult<Self> {
-        Ok(bucketq::Op::Requeue { id: id(py, job)?, run }.into())
+        let op = bucketq::Op::Requeue { id: id(py, job)?, run };
+        Ok(Self::of(op, expect!(py, Outcome::Requeued { run } => run)))
     }
 
     #[staticmethod]
     fn purge(py: Python<'_>, queue: String, states: Vec<String>) -> PyResult<Self> {
-        Ok(bucketq::Op::Purge { queue, states: values::states(states).or_raise(py)? }.into())
+        let op = bucketq::Op::Purge { queue, states: values::states(states).or_raise(py)? };
+        Ok(Self::of(op, expect!(py, Outcome::Purged { count } => count)))
     }
 
     #[staticmethod]
     fn pause(queue: String) -> Self {
-        bucketq::Op::Pause { queue }.into()
+        Self::of(bucketq::Op::Pause { queue }, expect!(py, Outcome::Paused => py.None()))
     }
 
     #[staticmethod]
     fn resume(queue: String) -> Self {
-        bucketq::Op::Resume { queue }.into()
+        Self::of(bucketq::Op::Resume { queue }, expect!(py, Outcome::Resumed => py.None()))
     }
 
-    /// No more jobs go in or out, without waiting for those that are worked on.
+    /// Stops accepting and handing out jobs, without waiting for the held ones.
     #[staticmethod]
     fn drain(queue: String) -> Self {
-        bucketq::Op::Drain { queue }.into()
+        Self::of(bucketq::Op::Drain { queue }, expect!(py, Outcome::Draining { leased } => leased))
     }
 
-    /// Change the policy of a queue; the changes are JSON, with the names of the engine.
+    /// Changes the policy of a queue; the changes are JSON, with the engine's names.
     #[staticmethod]
     fn configure(py: Python<'_>, queue: String, changes: &str) -> PyResult<Self> {
         let changes = Box::new(manage::changes(changes).or_raise(py)?);
-        Ok(bucketq::Op::Configure { queue, changes }.into())
+        let op = bucketq::Op::Configure { queue, changes };
+        Ok(Self::of(op, expect!(py, Outcome::Configured(policy) => values::json(py, &*policy)?)))
     }
 
-    /// Enqueue such a job again and again; the timing is JSON, as the engine writes it.
+    /// Enqueues such a job repeatedly; the timing is JSON, as the engine writes it.
     #[staticmethod]
     fn schedule(
         py: Python<'_>,
@@ -197,18 +288,24 @@ impl Op {
         new: PyRef<'_, New>,
     ) -> PyResult<Self> {
         let schedule = Box::new(manage::schedule(timing, catch_up, &new.job).or_raise(py)?);
-        Ok(bucketq::Op::Schedule { queue, name, schedule }.into())
+        let op = bucketq::Op::Schedule { queue, name, schedule };
+        Ok(Self::of(op, expect!(py, Outcome::Scheduled { next_ms } => next_ms)))
     }
 
     #[staticmethod]
     fn unschedule(queue: String, name: String) -> Self {
-        bucketq::Op::Unschedule { queue, name }.into()
+        let op = bucketq::Op::Unschedule { queue, name };
+        Self::of(op, expect!(py, Outcome::Unscheduled { was_there } => was_there))
     }
 
-    /// All of these or none.
+    /// Carries out all of these or none.
     #[staticmethod]
-    fn atomic(ops: Vec<PyRef<'_, Op>>) -> Self {
-        let ends = ops.iter().flat_map(|op| op.ends.iter().cloned()).collect();
-        Self { op: bucketq::Op::Atomic(ops.iter().map(|op| op.op.clone()).collect()), ends }
+    fn atomic(ops: Vec<PyRef<'_, Self>>) -> Self {
+        Self {
+            change: bucketq::Op::Atomic(ops.iter().map(|op| op.change.clone()).collect()),
+            expected: Expected::Each(ops.iter().map(|op| op.expected.clone()).collect()),
+            ends: ops.iter().flat_map(|op| op.ends.iter().cloned()).collect(),
+            proofs: ops.iter().map(|op| op.proofs).sum(),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What is done to a queue file as a whole without opening it: check, restore.
+//! Operations on a whole queue file without opening it: check, restore, fix its time.
 
 use std::path::PathBuf;
 
@@ -9,16 +9,28 @@ use crate::call::Call;
 use crate::errors::OrRaise;
 use crate::settings;
 
-/// Read everything the queue file consists of and say what is wrong with it.
+/// Reads everything that belongs to the queue file and reports what is wrong with it.
 #[pyfunction]
 pub fn check(py: Python<'_>, url: String, settings: &Bound<'_, PyDict>) -> PyResult<Call> {
     let options = settings::options(settings)?.or_raise(py)?;
     Ok(Call::shown(async move { bucketq::check(&url, options).await }))
 }
 
-/// Make the image its newest state.
+/// Makes the image its newest state.
 #[pyfunction]
 pub fn restore(py: Python<'_>, url: String, image: PathBuf, settings: &Bound<'_, PyDict>) -> PyResult<Call> {
     let options = settings::options(settings)?.or_raise(py)?;
     Ok(Call::shown(async move { bucketq::restore(&url, &image, options).await }))
+}
+
+/// Moves its time back to the present.
+#[pyfunction]
+pub fn fix_time(
+    py: Python<'_>,
+    url: String,
+    only_look: bool,
+    settings: &Bound<'_, PyDict>,
+) -> PyResult<Call> {
+    let options = settings::options(settings)?.or_raise(py)?;
+    Ok(Call::shown(async move { bucketq::fix_time(&url, only_look, options).await }))
 }

@@ -1,4 +1,4 @@
-//! Rows of a table as enqueues, for `bucketq.spark`: its columns come as the buffers of Arrow arrays, so that no row
+//! Rows of a table as enqueues, for `bucketq.spark`: columns arrive as the buffers of Arrow arrays, so that no row
 //! becomes a Python object. Called by the driver of a write for each chunk.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::file::File;
 use crate::op::{Extras, New, Op};
 
 /// The buffers of a column: which rows have a value (none: all), offsets if values differ in length, the values; and
-/// the row the column begins with.
+/// the first row of the column.
 type Buffers<'py> = (Option<Bytea<'py>>, Option<Bytea<'py>>, Option<Bytea<'py>>, usize);
 type Bytea<'py> = Bound<'py, PyBytes>;
 
@@ -76,8 +76,8 @@ impl<'a> Column<'a> {
     }
 }
 
-/// So many rows as enqueues in their order, one for each run of rows of the same queue. The columns: queue, payload,
-/// content type, priority, delay and time to run in ms, dedup, group, headers as JSON, attempts.
+/// Returns `rows` rows as enqueues in their order, one per sequence of rows of the same queue. The columns: queue,
+/// payload, content type, priority, delay and time to run in ms, dedup, group, headers as JSON, attempts.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "Python hands over lists")]
 pub fn enqueues(py: Python<'_>, file: &File, columns: Vec<Buffers<'_>>, rows: usize) -> PyResult<Vec<Op>> {
@@ -121,7 +121,7 @@ fn enqueues_of(file: &File, columns: &[Column<'_>], rows: usize) -> Result<Vec<O
 }
 
 fn enqueue((queue, jobs): (&str, Vec<bucketq::New>)) -> Op {
-    bucketq::Op::Enqueue { queue: queue.to_owned(), jobs }.into()
+    Op::of_jobs(queue.to_owned(), jobs)
 }
 
 fn headers_of(text: &str) -> Result<BTreeMap<String, String>> {

@@ -1,8 +1,8 @@
-//! Options by name from Python's values. Which there are, and which values make sense, is the engine's to say.
+//! Options by name from Python's values. The engine defines which settings exist and which values are valid.
 
 use std::time::Duration;
 
-use bucketq::settings::{Kind, SETTINGS, Setting, Value};
+use bucketq::settings::{SETTINGS, Setting, SettingKind, Value};
 use bucketq::{Code, Error, Options, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -13,24 +13,24 @@ fn known(name: &str) -> Result<&'static Setting> {
     Setting::named(name).ok_or_else(|| Error::new(Code::Option, format!("there is no setting {name:?}")))
 }
 
-/// The value; durations are milliseconds.
+/// Converts a value; durations are milliseconds.
 fn value(setting: &Setting, value: &Bound<'_, PyAny>) -> Result<Value> {
     let value = match setting.kind {
-        Kind::Switch => value.extract().map(Value::Switch),
-        Kind::Count => value.extract().map(Value::Count),
-        Kind::Span => value.extract().map(|ms| Value::Span(Duration::from_millis(ms))),
-        // Words as they are.
-        Kind::SpanOr(_) => value
+        SettingKind::Switch => value.extract().map(Value::Switch),
+        SettingKind::Count => value.extract().map(Value::Count),
+        SettingKind::Span => value.extract().map(|ms| Value::Span(Duration::from_millis(ms))),
+        // Words stay words.
+        SettingKind::SpanOr(_) => value
             .extract()
             .map(Value::Text)
             .or_else(|_| value.extract().map(|ms| Value::Span(Duration::from_millis(ms)))),
-        Kind::Text | Kind::Secret | Kind::OneOf(_) => value.extract().map(Value::Text),
+        SettingKind::Text | SettingKind::Secret | SettingKind::OneOf(_) => value.extract().map(Value::Text),
     };
-    // What Python says of the value might show it.
+    // Python's own error could show the value.
     value.map_err(|_| setting.refused())
 }
 
-/// The options with these settings; durations are milliseconds.
+/// Returns the options with these settings; durations are milliseconds.
 pub fn options(settings: &Bound<'_, PyDict>) -> PyResult<Result<Options>> {
     let mut options = Options::default();
     for (name, given) in settings {
@@ -55,18 +55,18 @@ fn show(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny>> {
 /// Name, kind, default or None, meaning.
 type Row<'py> = (&'static str, String, Option<Bound<'py, PyAny>>, &'static str);
 
-/// Every setting. Durations are seconds.
+/// Returns every setting. Durations are seconds.
 #[pyfunction]
 pub fn settings(py: Python<'_>) -> PyResult<Vec<Row<'_>>> {
     let row = |setting: &'static Setting| {
         let kind = match setting.kind {
-            Kind::Switch => "switch".to_owned(),
-            Kind::Count => "count".to_owned(),
-            Kind::Span => "seconds".to_owned(),
-            Kind::SpanOr(words) => format!("seconds {}", words.join(" ")),
-            Kind::Text => "text".to_owned(),
-            Kind::Secret => "secret".to_owned(),
-            Kind::OneOf(words) => words.join(" "),
+            SettingKind::Switch => "switch".to_owned(),
+            SettingKind::Count => "count".to_owned(),
+            SettingKind::Span => "seconds".to_owned(),
+            SettingKind::SpanOr(words) => format!("seconds {}", words.join(" ")),
+            SettingKind::Text => "text".to_owned(),
+            SettingKind::Secret => "secret".to_owned(),
+            SettingKind::OneOf(words) => words.join(" "),
         };
         let default = setting.default().map(|value| show(py, value)).transpose()?;
         Ok((setting.name, kind, default, setting.says))
@@ -74,7 +74,7 @@ pub fn settings(py: Python<'_>) -> PyResult<Vec<Row<'_>>> {
     SETTINGS.iter().map(row).collect()
 }
 
-/// The value that a text means, as in the environment. Durations are seconds.
+/// Parses a value from text, as in the environment. Durations are seconds.
 #[pyfunction]
 pub fn parse_setting<'py>(py: Python<'py>, name: &str, text: &str) -> PyResult<Bound<'py, PyAny>> {
     let value = known(name).and_then(|setting| setting.parse(text)).or_raise(py)?;

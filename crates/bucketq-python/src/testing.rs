@@ -1,5 +1,5 @@
-//! For tests of programs that use bucketq: a queue file in memory that nobody shares, a clock that they set, a store
-//! that takes its time. Used by `bucketq.testing` and the benchmarks.
+//! For tests of programs that use bucketq: a private queue file in memory, a clock that tests move, a store with a
+//! delay. Used by `bucketq.testing` and the benchmarks.
 
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,14 +20,14 @@ use crate::errors::OrRaise;
 use crate::file::File;
 use crate::settings;
 
-/// A clock that runs as the machine's does, and jumps when told to.
+/// A clock that runs as the machine's does, and jumps on request.
 #[pyclass(frozen, module = "bucketq._native")]
 pub struct Clock {
     ahead_ms: Arc<AtomicI64>,
     nudges: Arc<Mutex<Vec<Nudge>>>,
 }
 
-/// Makes one queue file look at the clock; false when it is gone.
+/// Makes one queue file check the clock; returns false when the file is gone.
 type Nudge = Box<dyn Fn() -> bool + Send + Sync>;
 
 #[pymethods]
@@ -37,13 +37,13 @@ impl Clock {
         Self { ahead_ms: Arc::default(), nudges: Arc::default() }
     }
 
-    /// Jump ahead.
+    /// Jumps ahead.
     fn advance(&self, ms: i64) {
         self.ahead_ms.fetch_add(ms, SeqCst);
         self.nudges.lock().unwrap_or_else(PoisonError::into_inner).retain(|nudge| nudge());
     }
 
-    /// Milliseconds since 1970 in UTC by this clock.
+    /// Returns milliseconds since 1970 in UTC by this clock.
     fn now_ms(&self) -> i64 {
         self.jumping().wall_ms()
     }
@@ -55,7 +55,7 @@ impl Clock {
     }
 }
 
-/// The machine's clock, ahead of it by what was asked for.
+/// The machine's clock plus the requested jumps.
 #[derive(Debug)]
 struct Jumping {
     machine: Env,
@@ -80,7 +80,7 @@ impl Entropy for Jumping {
     }
 }
 
-/// A store that takes this long for a request: half before it, half after it.
+/// A store that takes this long for a request: half of it before, half after.
 #[derive(Debug)]
 struct Slow {
     inner: Memory,
@@ -141,8 +141,8 @@ impl Store for Slow {
     }
 }
 
-/// A fresh queue file in memory that no other handle shares, on this clock; each request takes this long. With a clock
-/// the leases of held jobs are not extended: they run out when it says so.
+/// Opens a fresh, private queue file in memory, on this clock; each request takes this long. With a clock, leases are
+/// not renewed: they run out when the clock says so.
 #[pyfunction]
 #[pyo3(signature = (settings, clock=None, request_us=0))]
 pub fn open_test(
@@ -152,7 +152,7 @@ pub fn open_test(
     request_us: u64,
 ) -> PyResult<Call> {
     let options = settings::options(settings)?.or_raise(py)?;
-    // On a clock that jumps nobody can tell an extension that is late from one that is due: leases run out.
+    // On a clock that jumps, a late renewal looks like one that is due, so leases run out.
     let extends = clock.is_none();
     let nudges = clock.map(|clock| Arc::clone(&clock.nudges));
     let clock = clock.map_or_else(|| Clock::new().jumping(), Clock::jumping);

@@ -1,11 +1,12 @@
-//! What the engine answers, as plain Python values: ids are text, times are milliseconds. The package makes them nice.
+//! The engine's results as plain Python values: ids are text, times are milliseconds. The package converts them
+//! further.
 
 use std::time::Duration;
 
 use bucketq::metrics::Histograms;
 use bucketq::store::ProbeReport;
 use bucketq::{
-    Cost, Detail, Job, JobId, Metrics, Outcome, Page, Payload, QueueFile, QueueInfo, Result, State, Stats,
+    Cost, Detail, Enqueued, Job, JobId, Metrics, Page, Payload, QueueFile, QueueInfo, Result, State, Stats,
 };
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyRuntimeError;
@@ -22,7 +23,7 @@ macro_rules! dict {
     }};
 }
 
-/// A job without its bytes.
+/// Converts a job, without its bytes.
 pub fn job<'py>(py: Python<'py>, job: &Job) -> PyResult<Bound<'py, PyDict>> {
     Ok(dict! { py,
         "id": job.id.to_string(),
@@ -50,25 +51,25 @@ pub fn job<'py>(py: Python<'py>, job: &Job) -> PyResult<Bound<'py, PyDict>> {
     })
 }
 
-/// Bytes and what they are.
+/// Converts a payload: its bytes and their content type.
 pub fn payload<'py>(py: Python<'py>, payload: &Payload) -> (Bound<'py, PyBytes>, String) {
     (PyBytes::new(py, &payload.bytes), payload.content_type.clone())
 }
 
-/// A job, its payload, its result, its attempts.
+/// Converts a job, its payload, its result and its attempts.
 pub fn detail(py: Python<'_>, detail: &Detail) -> PyResult<Py<PyAny>> {
     let result = detail.result.as_ref().map(|r| payload(py, r));
     let attempts = json(py, &detail.attempts)?;
     (job(py, &detail.job)?, payload(py, &detail.payload), result, attempts).into_py_any(py)
 }
 
-/// Jobs, and where the next page begins.
+/// Converts jobs, and the cursor of the next page.
 pub fn page(py: Python<'_>, page: &Page) -> PyResult<Py<PyAny>> {
     let jobs = page.jobs.iter().map(|j| job(py, j)).collect::<PyResult<Vec<_>>>()?;
     (jobs, page.next.map(|cursor| cursor.0)).into_py_any(py)
 }
 
-/// One queue.
+/// Converts one queue.
 pub fn queue<'py>(py: Python<'py>, queue: &QueueInfo) -> PyResult<Bound<'py, PyDict>> {
     let counts = PyDict::new(py);
     for (state, count) in &queue.counts {
@@ -86,12 +87,12 @@ pub fn queue<'py>(py: Python<'py>, queue: &QueueInfo) -> PyResult<Bound<'py, PyD
     })
 }
 
-/// All of these queues.
+/// Converts all of these queues.
 pub fn queues(py: Python<'_>, all: &[QueueInfo]) -> PyResult<Py<PyAny>> {
     all.iter().map(|q| queue(py, q)).collect::<PyResult<Vec<_>>>()?.into_py_any(py)
 }
 
-/// The queue file as a whole.
+/// Converts the statistics of the whole queue file.
 pub fn stats(py: Python<'_>, stats: &Stats) -> PyResult<Py<PyAny>> {
     let dict = dict! { py,
         "queues": queues(py, &stats.queues)?,
@@ -103,10 +104,10 @@ pub fn stats(py: Python<'_>, stats: &Stats) -> PyResult<Py<PyAny>> {
     dict.into_py_any(py)
 }
 
-/// Everything that is measured: the file, the writer's counters, its histograms, their cost, and all of it as text.
+/// All measurements: the file, the writer's counters, its histograms, their cost, and all of it as text.
 type Measured = (Stats, Metrics, Histograms, Cost, String);
 
-/// Read it.
+/// Reads all measurements.
 pub async fn measure(file: QueueFile, max_age: Option<Duration>) -> Result<Measured> {
     let stats = file.stats(max_age).await?;
     let (metrics, histograms, cost) = (file.metrics()?, file.histograms()?, file.cost(&stats)?);
@@ -114,7 +115,7 @@ pub async fn measure(file: QueueFile, max_age: Option<Duration>) -> Result<Measu
     Ok((stats, metrics, histograms, cost, text))
 }
 
-/// And show it.
+/// Converts all measurements.
 pub fn measured(py: Python<'_>, (all, metrics, histograms, cost, text): Measured) -> PyResult<Py<PyAny>> {
     let dict = dict! { py,
         "stats": stats(py, &all)?,
@@ -126,7 +127,7 @@ pub fn measured(py: Python<'_>, (all, metrics, histograms, cost, text): Measured
     dict.into_py_any(py)
 }
 
-/// What a probe found.
+/// Converts the report of a probe.
 pub fn report(py: Python<'_>, report: &ProbeReport) -> PyResult<Py<PyAny>> {
     let dict = dict! { py,
         "store": &report.store,
@@ -139,7 +140,7 @@ pub fn report(py: Python<'_>, report: &ProbeReport) -> PyResult<Py<PyAny>> {
     dict.into_py_any(py)
 }
 
-/// Anything that serialises, as Python has JSON.
+/// Converts anything that serialises to Python's JSON values.
 pub fn json(py: Python<'_>, value: &impl Serialize) -> PyResult<Py<PyAny>> {
     let failed = |e: serde_json::Error| PyRuntimeError::new_err(e.to_string());
     plain(py, &serde_json::to_value(value).map_err(failed)?)
@@ -166,34 +167,18 @@ fn plain(py: Python<'_>, value: &Value) -> PyResult<Py<PyAny>> {
     }
 }
 
-/// What an op did.
-pub fn outcome(py: Python<'_>, outcome: &Outcome) -> PyResult<Py<PyAny>> {
-    match outcome {
-        Outcome::Enqueued(all) => {
-            let ids = |ids: &[JobId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
-            let all: Vec<_> = all
-                .iter()
-                .map(|e| (e.id.to_string(), e.deduplicated, e.commit_seq, ids(&e.dropped)))
-                .collect();
-            all.into_py_any(py)
-        }
-        Outcome::Acked | Outcome::Released | Outcome::Rejected | Outcome::Paused | Outcome::Resumed => {
-            Ok(py.None())
-        }
-        Outcome::Nacked { state, .. } | Outcome::Cancelled { was: state } => state.as_str().into_py_any(py),
-        Outcome::Requeued { run } => run.into_py_any(py),
-        Outcome::Purged { count } | Outcome::Draining { leased: count } => count.into_py_any(py),
-        Outcome::Configured(policy) => json(py, &**policy),
-        Outcome::Scheduled { next_ms } => dict! { py, "next_ms": next_ms }.into_py_any(py),
-        Outcome::Unscheduled { was_there } => was_there.into_py_any(py),
-        Outcome::Atomic(all) => {
-            all.iter().map(|o| self::outcome(py, o)).collect::<PyResult<Vec<_>>>()?.into_py_any(py)
-        }
-        other => Err(PyRuntimeError::new_err(format!("another outcome than asked for: {other:?}"))),
-    }
+/// One enqueued job: its id, deduplicated, existing, its commit, the jobs dropped for it.
+type Receipt = (String, bool, bool, u64, Vec<String>);
+
+/// Converts the outcome of an enqueue.
+pub fn receipts(all: &[Enqueued]) -> Vec<Receipt> {
+    let ids = |ids: &[JobId]| ids.iter().map(ToString::to_string).collect();
+    all.iter()
+        .map(|e| (e.id.to_string(), e.deduplicated, e.existing, e.commit_seq, ids(&e.dropped)))
+        .collect()
 }
 
-/// The states with these names.
+/// Returns the states with these names.
 pub fn states(names: Vec<String>) -> Result<Vec<State>> {
     let state = |name: String| {
         State::ALL.into_iter().find(|s| s.as_str() == name).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Driving a future on the calling thread: Python's lock is released while it waits, and signals are looked at.
+//! Drives a future on the calling thread: Python's lock is released while it waits, and signals are handled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -16,7 +16,7 @@ use crate::runtime;
 /// How long a signal may go unnoticed on the main thread.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Wakes the thread that waits.
+/// Wakes the waiting thread.
 struct Unpark {
     thread: Thread,
     woken: AtomicBool,
@@ -29,29 +29,29 @@ impl Wake for Unpark {
     }
 }
 
-/// Run the future to its end. A signal handler that raises ends it early: the future is dropped.
+/// Runs the future to its end. A signal handler that raises ends it early: the future is dropped.
 pub fn wait(py: Python<'_>, mut work: Work) -> PyResult<Result<Reply>> {
-    let runtime = runtime::get().or_raise(py)?;
+    let timers = runtime::get().or_raise(py)?;
     let unpark = Arc::new(Unpark { thread: thread::current(), woken: AtomicBool::new(true) });
     let waker = Waker::from(Arc::clone(&unpark));
     let mut slice = Some(SLICE);
     loop {
-        let ready = py.detach(|| {
-            let _timers = runtime.enter();
+        let ready = runtime::detach(py, || {
+            let _timers = timers.enter();
             drive(&mut work, &unpark, &waker, slice)
         });
         if let Some(reply) = ready {
             return Ok(reply);
         }
         py.check_signals()?;
-        // Signals are handled on the main thread only: the others need not look again.
+        // Signals are handled on the main thread only: other threads need not check again.
         if !is_main_thread(py)? {
             slice = None;
         }
     }
 }
 
-/// Poll whenever woken. None when a slice has passed without anything happening.
+/// Polls whenever woken. Returns none when a slice has passed without a wake-up.
 fn drive(work: &mut Work, unpark: &Unpark, waker: &Waker, slice: Option<Duration>) -> Option<Result<Reply>> {
     loop {
         while unpark.woken.swap(false, SeqCst) {

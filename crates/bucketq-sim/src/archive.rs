@@ -1,12 +1,12 @@
-//! The archive of a seed: what is kept, and what became of the rest. Each life is in the file or in one listed object.
+//! The archive of a seed: each run of a job is in the file or in exactly one listed object.
 //!
-//! Called by nodes (what is kept is set by each of them), by run.rs at the end and by replay.rs at every commit.
+//! Called by nodes (each sets the retention), by run.rs at the end and by replay.rs at every commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bucketq::archive::decode;
 use bucketq::error::{Code, Error, Kind, Result};
+use bucketq::internals::archive::decode;
 use bucketq::job::{Backoff, Job};
 use bucketq::life::{Archived, Life};
 use bucketq::policy::Changes;
@@ -21,10 +21,10 @@ use crate::rng::Rng;
 use crate::workload::QUEUES;
 use crate::world::World;
 
-/// Where the dead jobs of one queue go in a seed with an archive.
+/// The dead-letter queue of one queue in a seed with an archive.
 pub const LETTERS: &str = "letters";
 
-/// What is kept in a seed with an archive: few jobs, or few seconds.
+/// The retention in a seed with an archive: few jobs, or few seconds.
 pub fn keep(rng: &Rng) -> Changes {
     let archive = Changes { archive: Some(true), ..Changes::default() };
     if rng.one_in(2) {
@@ -34,7 +34,7 @@ pub fn keep(rng: &Rng) -> Changes {
     }
 }
 
-/// Set what is kept, until it is so or the handle is of no more use.
+/// Set the retention; repeat until that succeeds or the handle can no longer be used.
 pub async fn configure(world: Arc<World>, file: QueueFile) {
     let Some(keep) = &world.plan.keep else { return };
     for queue in QUEUES {
@@ -52,25 +52,25 @@ async fn set(file: &QueueFile, queue: &str, keep: &Changes) -> Result<()> {
     file.queue(queue)?.configure(Changes { dead_letter, ..keep.clone() }).await.map(drop)
 }
 
-/// Everything there is at one commit.
+/// All jobs at one commit.
 pub struct Whole {
     /// Every job, in the file or in the archive.
     pub jobs: Jobs,
     /// Keys of the listed objects.
     pub listed: BTreeSet<String>,
-    /// The jobs of which only past lives are left.
+    /// The jobs of which only earlier runs are left.
     pub left: BTreeSet<JobId>,
-    /// The lives there are of each job, in the file or in the archive.
+    /// The existing runs of each job, in the file or in the archive.
     pub lives: BTreeMap<JobId, BTreeSet<u32>>,
-    /// What is wrong with it.
+    /// The faults found in it.
     pub bad: Vec<String>,
 }
 
-/// Objects that were read before, by key.
+/// Objects read earlier, by key.
 pub type Read = BTreeMap<String, Vec<Life>>;
 
-/// Every job there is: those of the file, those of the objects that it lists, and those of objects that were given up
-/// until this commit. `object` is what lies under a key.
+/// Collects every existing job: those in the file, in the objects that the file lists, and in objects that expired up
+/// to this commit. `object` returns the bytes under a key.
 pub async fn whole(
     file: &QueueFile,
     object: impl Fn(&str) -> Option<Bytes> + Send,
@@ -82,7 +82,7 @@ pub async fn whole(
     let mut out = Whole { jobs, listed: BTreeSet::new(), left: BTreeSet::new(), lives, bad: vec![] };
     let mut seen = BTreeSet::new();
     let in_file: BTreeSet<JobId> = out.jobs.keys().copied().collect();
-    // Those of jobs that went on: whoever finished is among the jobs. A purge may have taken the job itself.
+    // Earlier runs of requeued jobs: a finished run is among the jobs already. A purge may have deleted the job itself.
     for life in here(file).await? {
         if out.jobs.get(&life.id).is_none_or(|job| job.seq != life.seq) {
             seen.insert((life.id, life.seq));
@@ -105,7 +105,7 @@ pub async fn whole(
         out.archived(&gone.lives, &in_file, &mut seen);
     }
     for (id, runs) in &out.lives {
-        // Earlier ones may have ended before there was an archive.
+        // Runs before the first one may have ended before there was an archive.
         if let (Some(first), Some(last)) = (runs.first(), runs.last())
             && runs.len() as u32 != last - first + 1
         {
@@ -116,7 +116,7 @@ pub async fn whole(
 }
 
 impl Whole {
-    /// These are in an object.
+    /// Adds the runs of one archive object.
     fn archived(&mut self, lives: &[Life], in_file: &BTreeSet<JobId>, seen: &mut BTreeSet<(JobId, u64)>) {
         for life in lives {
             if !seen.insert((life.id, life.seq)) || !seen.insert((life.id, life.finish_seq)) {
@@ -130,7 +130,7 @@ impl Whole {
         }
     }
 
-    /// A life that is over; of a job that is not in the file, the newest stands for it.
+    /// Adds a finished run. The newest run stands for a job that is not in the file.
     fn has_been(&mut self, life: &Life, in_file: &BTreeSet<JobId>) {
         self.lives.entry(life.id).or_default().insert(life.run);
         if in_file.contains(&life.id) {
@@ -144,7 +144,7 @@ impl Whole {
     }
 }
 
-/// The finished lives that are in the file.
+/// The finished runs that are in the file.
 async fn here(file: &QueueFile) -> Result<Vec<Life>> {
     let (mut lives, mut after) = (vec![], 0);
     loop {
@@ -172,7 +172,7 @@ fn look<'a>(
     Ok(lives)
 }
 
-/// What the checks ask of a job, as its life tells it.
+/// The job as the checks need it, built from one of its runs.
 fn job_of(life: &Life) -> Job {
     Job {
         id: life.id,

@@ -1,22 +1,22 @@
-//! The bucket itself: what is truly stored, and every HEAD there ever was.
+//! The bucket itself: what it really stores, and every HEAD it ever had.
 //!
-//! Called by the faulty store (requests that arrive) and by the checks (the history). It obeys at once and never
-//! fails; time, faults and waiting belong to store.rs. Broken buckets, which lie about compare-and-swap, live here too.
-//! The rules a new HEAD must keep are in judge.rs.
+//! Called by the faulty store (requests that arrive) and by the checks (the history). Requests take effect at once and
+//! never fail; store.rs adds time, faults and waiting. Broken buckets, with a faulty compare-and-swap, are here too.
+//! The rules for a new HEAD are in judge.rs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bucketq::head::Head;
+use bucketq::internals::head::Head;
 use bytes::Bytes;
 
 use crate::rng::Rng;
 
-/// One life of one process: a crash ends a life, a reopen begins the next.
+/// One life of one node's process: a crash ends a life, a reopen begins the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Who {
     /// The node.
     pub node: usize,
-    /// Its life, from 1.
+    /// The number of its life, from 1.
     pub life: u32,
 }
 
@@ -26,21 +26,21 @@ impl std::fmt::Display for Who {
     }
 }
 
-/// How a bucket breaks its word.
+/// How a bucket breaks its promises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lie {
-    /// It does not.
+    /// It keeps them.
     #[default]
     None,
     /// Now and then two puts with the same If-Match both succeed.
     TwoWinners,
-    /// Conditions are ignored.
+    /// It ignores conditions.
     NoConditions,
-    /// If-Match is ignored.
+    /// It ignores If-Match.
     NoIfMatch,
-    /// If-None-Match is ignored.
+    /// It ignores If-None-Match.
     NoIfNoneMatch,
-    /// Now and then a get answers with the state before.
+    /// Now and then a get returns the previous state.
     StaleReads,
     /// Versions repeat: state n and state n + 2 look alike.
     SameVersion,
@@ -60,11 +60,11 @@ pub struct Object {
 pub struct Landed {
     /// The body.
     pub bytes: Bytes,
-    /// What it says.
+    /// The decoded body.
     pub head: Head,
     /// True time.
     pub at_ms: u64,
-    /// Whose request it was.
+    /// The sender of the request.
     pub by: Who,
 }
 
@@ -75,11 +75,11 @@ pub struct Betrayal {
     pub seq: u64,
     /// ... and its id.
     pub id: [u8; 16],
-    /// Whose it was.
+    /// Its writer.
     pub by: Who,
     /// When, in true time.
     pub at_ms: u64,
-    /// Lives that had seen it, or were about to.
+    /// Lives that had read it, or were about to.
     pub knew: BTreeSet<Who>,
 }
 
@@ -96,49 +96,49 @@ pub struct Counts {
     pub deletes: u64,
 }
 
-/// Everything stored, now and before.
+/// Everything stored, now and earlier.
 #[derive(Debug, Default)]
 pub struct Bucket {
     objects: BTreeMap<String, Object>,
     next_version: u64,
     lie: Lie,
-    /// One get in this many is answered with the state before, when that is the lie.
+    /// With `StaleReads`, one get in this number returns the previous state.
     pub stale_one_in: u64,
     pub(crate) max_skew_ms: u64,
-    /// A clock is ahead and nobody can tell: commits may be ahead of true time.
+    /// A clock is ahead and no process can notice: commits may be ahead of true time.
     pub time_free: bool,
     before: BTreeMap<String, Object>,
     /// Every accepted HEAD, in order of arrival.
     pub landed: Vec<Landed>,
     /// Every object other than HEAD that was ever put.
     pub ever: BTreeMap<String, Bytes>,
-    /// Commit ids of the chain that stands, by seq.
+    /// Commit ids of the current chain, by seq.
     pub chain: BTreeMap<u64, [u8; 16]>,
     /// Requests.
     pub counts: Counts,
-    /// Rules broken by what was put.
+    /// Rules that stored bodies broke.
     pub broken: Vec<String>,
-    /// The operator has been at it: the chain need not be one any more.
+    /// The operator has changed HEAD: the commits need not form one chain any more.
     pub meddled: bool,
-    /// What each life surely knows: the newest commit it was told of.
+    /// The newest commit that each life surely knows, because a reply contained it.
     pub known: BTreeMap<Who, (u64, [u8; 16])>,
-    /// Lives that have opened the queue file: what they saw before does not bind them.
+    /// Lives that have opened the queue file: what they read before does not bind them.
     pub opened: BTreeSet<Who>,
     /// The newest commit of each life's own that the store acknowledged to it.
     pub mine: BTreeMap<Who, (u64, [u8; 16])>,
-    /// When each life was shown a history without a commit of its own.
+    /// When each life read a history without one of its own commits.
     pub shown_loss: BTreeMap<Who, u64>,
-    /// The commits after which a second winner is let in, once.
+    /// Once, after this number of commits, a second winner is let in.
     pub betray_after: Option<u64>,
-    /// What was lost to it.
+    /// The commit lost to that second winner.
     pub betrayal: Option<Betrayal>,
-    /// The grace period of every writer, where it is to be kept to.
+    /// The grace period of every writer, where the checks apply it.
     pub grace_ms: Option<i64>,
     /// Lists of every object of a queue file.
     pub searches: u64,
-    /// Collections that somebody asked for.
+    /// Collections that callers requested.
     pub asked_to_collect: u64,
-    /// Archive objects that were deleted, each with the floor that was stored by then.
+    /// Deleted archive objects, each with the stored floor at that time.
     pub archives_deleted: Vec<(String, u64)>,
     /// Commit ids of the bodies that were sent.
     pub(crate) sent: BTreeSet<[u8; 16]>,
@@ -150,23 +150,23 @@ impl Bucket {
         Self { lie, max_skew_ms, stale_one_in: 12, ..Self::default() }
     }
 
-    /// The HEAD that stands.
+    /// The current HEAD.
     pub fn head(&self) -> Option<&Landed> {
         let now = self.objects.iter().find(|(key, _)| is_head(key))?;
         self.landed.iter().rev().find(|l| l.bytes == now.1.bytes)
     }
 
-    /// `commit_seq` of the HEAD that stands; 0 without one.
+    /// `commit_seq` of the current HEAD; 0 without one.
     pub fn seq(&self) -> u64 {
         self.head().map_or(0, |l| l.head.commit_seq)
     }
 
-    /// A commit that somebody knew may be gone: by the operator's hand, or lost by the store.
+    /// Whether a known commit may be gone: deleted by the operator, or lost by the store.
     pub fn deceived(&self) -> bool {
         self.meddled || self.betrayal.is_some()
     }
 
-    /// The object, as this bucket tells it.
+    /// The object, as this bucket returns it.
     pub fn get(&mut self, key: &str, rng: &Rng) -> Option<Object> {
         self.counts.gets += 1;
         if self.lie == Lie::StaleReads && rng.one_in(self.stale_one_in) {
@@ -175,7 +175,8 @@ impl Bucket {
         self.objects.get(key).cloned()
     }
 
-    /// Put if the condition holds; the new version, or none for 412. `is` without a version means If-None-Match:*.
+    /// Put if the condition holds; returns the new version, or `None` for 412. `is` without a version means
+    /// If-None-Match:*.
     pub fn put_if(
         &mut self,
         by: Who,
@@ -205,24 +206,29 @@ impl Bucket {
         Some(self.store(key, body))
     }
 
-    /// The version of the object before the one that stands.
+    /// The version before the object's current one.
     pub(crate) fn version_before(&self, key: &str) -> Option<&str> {
         self.before.get(key).map(|o| o.version.as_str())
     }
 
-    /// What lies under a key.
+    /// The bytes under a key.
     pub fn object(&self, key: &str) -> Option<Bytes> {
         self.objects.get(key).map(|o| o.bytes.clone())
     }
 
-    /// Every key there is.
+    /// Every existing key.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.objects.keys().map(String::as_str)
     }
 
-    /// Put under a key that was never used.
+    /// Put under a key that was never used before.
     pub fn put_new(&mut self, key: &str, body: Bytes) {
         self.counts.puts += 1;
+        if key.contains(".knock") {
+            // The only object besides HEAD that may be overwritten: nothing refers to it.
+            self.store(key, body);
+            return;
+        }
         if self.ever.get(key).is_some_and(|old| *old != body) {
             self.broken.push(format!("P12: {key} is overwritten with other bytes"));
         }
@@ -248,6 +254,11 @@ impl Bucket {
             .take_while(|(key, _)| key.starts_with(prefix))
             .map(|(key, o)| (key.clone(), o.bytes.len() as u64))
             .collect()
+    }
+
+    /// From now on the bucket breaks its promises.
+    pub fn turn(&mut self, lie: Lie) {
+        self.lie = lie;
     }
 
     /// The operator deletes HEAD, or puts the HEAD of commit `seq` back.

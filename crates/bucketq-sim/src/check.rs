@@ -1,28 +1,29 @@
 //! G1 to G9 over the history of one seed and the final state of its queue file.
 //!
-//! Called by run.rs when everything is quiet. Pure: it reads what was recorded and says what is wrong, citing the
-//! promise. What a HEAD must keep of the one before is checked in bucket.rs as it arrives.
+//! Called by run.rs when everything is quiet. Pure: it reads the recorded history and returns the faults, citing the
+//! promise. bucket.rs compares each HEAD with the one before as it arrives.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bucketq::error::Code;
 use bucketq::job::{Job, JobId, State};
-use bucketq::op::{Op, Outcome};
+use bucketq::op::Outcome;
 
 use crate::archive::LETTERS;
 use crate::bucket::Bucket;
 use crate::history::{Call, History, Verdict, verdict_of};
 use crate::leases::{Purged, lost_leases, overlaps};
 use crate::loss;
-use crate::ops::{enqueued, finishes, parts};
+use crate::ops::{Effect, effect, enqueued, finishes, parts};
 use crate::plan::{Plan, Wrong};
 use crate::policies;
 
-/// What is left at the end: every job by id.
+/// The jobs left at the end, by id.
 pub type Jobs = BTreeMap<JobId, Job>;
 
-/// Checks that hold in every seed, whatever the operator did. With a HEAD put back, commit numbers occur twice and
-/// jobs are claimed again by right: what is judged then is whether those who know keep their hands off.
+/// Checks that hold in every seed, whatever the operator did. When the operator puts an old HEAD back, commit numbers
+/// occur twice and jobs may be claimed again. Then the checks judge only whether processes that know the lost commits
+/// stop writing.
 pub fn always(plan: &Plan, history: &History, bucket: &Bucket) -> Vec<String> {
     let mut bad = history.odd.clone();
     bad.extend(bucket.broken.iter().cloned());
@@ -50,11 +51,11 @@ pub fn always(plan: &Plan, history: &History, bucket: &Bucket) -> Vec<String> {
     bad
 }
 
-/// Checks of a seed whose bucket nobody meddled with.
+/// Checks of a seed whose bucket the operator did not touch.
 pub fn all(plan: &Plan, history: &History, bucket: &Bucket, last: &Jobs) -> Vec<String> {
     let mut bad = always(plan, history, bucket);
     let purged = Purged::new(history);
-    bad.extend(overlaps(&history.holds, &purged));
+    bad.extend(overlaps(&history.holds));
     bad.extend(lost_leases(history, &purged));
     bad.extend(errors(plan, history, bucket.betrayal.is_some()));
     bad.extend(replies(history, bucket));
@@ -64,7 +65,7 @@ pub fn all(plan: &Plan, history: &History, bucket: &Bucket, last: &Jobs) -> Vec<
     bad
 }
 
-/// Codes that nothing in this plan excuses.
+/// Error codes that nothing in this plan explains.
 fn errors(plan: &Plan, history: &History, betrayed: bool) -> Vec<String> {
     let never =
         [Code::RolledBack, Code::HeadMissing, Code::StoreBroken, Code::Internal, Code::Foreign, Code::TooNew];
@@ -75,7 +76,7 @@ fn errors(plan: &Plan, history: &History, betrayed: bool) -> Vec<String> {
                 plan.damaged
             }
             c if c == Code::ClockSkew.as_str() => plan.wrong != Wrong::None,
-            // Who may say so is judged in loss.rs.
+            // loss.rs judges which callers may get these.
             c if c == Code::RolledBack.as_str() || c == Code::StoreBroken.as_str() => betrayed,
             c => never.iter().all(|n| n.as_str() != c),
         };
@@ -86,7 +87,7 @@ fn errors(plan: &Plan, history: &History, betrayed: bool) -> Vec<String> {
     bad
 }
 
-/// G1: what a reply says is in the bucket when it is said. G6: and it was done once.
+/// G1: what a reply reports is in the bucket when the reply comes. G6: and it was done once.
 fn replies(history: &History, bucket: &Bucket) -> Vec<String> {
     let times: BTreeMap<u64, i64> =
         bucket.landed.iter().map(|l| (l.head.commit_seq, l.head.commit_ms)).collect();
@@ -114,7 +115,7 @@ fn replies(history: &History, bucket: &Bucket) -> Vec<String> {
     bad
 }
 
-/// P11: a reader sees the chain, never less than before, never what is not there.
+/// P11: a reader sees the chain, never an older state than before, never a commit that does not exist.
 fn looks(history: &History, last: &Jobs, purged: &Purged) -> Vec<String> {
     let mut bad = Vec::new();
     let mut newest = BTreeMap::new();
@@ -135,15 +136,14 @@ fn looks(history: &History, last: &Jobs, purged: &Purged) -> Vec<String> {
         }
     }
     let requeued: BTreeSet<JobId> =
-        history.calls.iter().flat_map(parts).filter_map(|(op, _)| requeue_of(op)).collect();
+        history.calls.iter().flat_map(parts).filter_map(|(op, _)| requeue_of(effect(op))).collect();
     for (id, run, seq) in &history.seen {
         let there = match last.get(id) {
             None => purged.may(*id),
             Some(j) => {
                 (j.run, j.seq) == (*run, *seq)
                     || ((requeued.contains(id) || j.queue == LETTERS) && j.run > *run)
-                    || purged.reborn(*id)
-                    // The life that was seen is purged, and an earlier one is in the archive.
+                    // The run that was seen is purged, and an earlier one is in the archive.
                     || (j.run < *run && purged.may(*id))
             }
         };
@@ -154,11 +154,11 @@ fn looks(history: &History, last: &Jobs, purged: &Purged) -> Vec<String> {
     bad
 }
 
-fn requeue_of(op: &Op) -> Option<JobId> {
-    if let Op::Requeue { id, .. } = op { Some(*id) } else { None }
+fn requeue_of(effect: Effect<'_>) -> Option<JobId> {
+    if let Effect::Requeues(id) = effect { Some(id) } else { None }
 }
 
-/// What each job went through, gathered from the calls about it.
+/// The history of one job, gathered from the calls on it.
 #[derive(Default)]
 struct Fate<'a> {
     added: Option<(u64, &'a Call)>,
@@ -169,7 +169,7 @@ struct Fate<'a> {
     cancelled: Vec<(&'a Call, Option<&'a Outcome>)>,
 }
 
-/// G1, G2, G5, G6: every job is where the answers say it is.
+/// G1, G2, G5, G6: every job is in the state that the replies reported.
 fn jobs(history: &History, last: &Jobs, purged: &Purged) -> Vec<String> {
     let mut fates: BTreeMap<JobId, Fate<'_>> = BTreeMap::new();
     for call in &history.calls {
@@ -192,7 +192,6 @@ fn jobs(history: &History, last: &Jobs, purged: &Purged) -> Vec<String> {
                 if let Some((seq, _)) = added
                     && !fate.requeued
                     && job.queue != LETTERS
-                    && !purged.reborn(*id)
                     && job.commit_seq() != seq
                 {
                     bad.push(format!(
@@ -200,7 +199,7 @@ fn jobs(history: &History, last: &Jobs, purged: &Purged) -> Vec<String> {
                         job.commit_seq()
                     ));
                 }
-                bad.extend(finish(*id, fate, job, purged.reborn(*id)));
+                bad.extend(finish(*id, fate, job));
             }
             (None, _) => {}
         }
@@ -224,16 +223,16 @@ fn gather<'a>(call: &'a Call, fates: &mut BTreeMap<JobId, Fate<'a>>) {
     }
     if call.verdict() != Verdict::NotApplied {
         for (op, told) in parts(call) {
-            match op {
-                Op::Requeue { id, .. } => fates.entry(*id).or_default().requeued = true,
-                Op::Cancel { id, .. } => fates.entry(*id).or_default().cancelled.push((call, told)),
+            match effect(op) {
+                Effect::Requeues(id) => fates.entry(id).or_default().requeued = true,
+                Effect::Cancels(id, _) => fates.entry(id).or_default().cancelled.push((call, told)),
                 _ => {}
             }
         }
     }
 }
 
-fn finish(id: JobId, fate: &Fate<'_>, job: &Job, reborn: bool) -> Vec<String> {
+fn finish(id: JobId, fate: &Fate<'_>, job: &Job) -> Vec<String> {
     let mut bad = Vec::new();
     let by = |state| fate.finished.iter().any(|(s, _)| *s == state);
     match job.state {
@@ -247,8 +246,8 @@ fn finish(id: JobId, fate: &Fate<'_>, job: &Job, reborn: bool) -> Vec<String> {
         State::Done | State::Dead | State::Cancelled => {}
         state => bad.push(format!("G5: {id} is still {} at the end", state.as_str())),
     }
-    // Who died on the way to the dead letters lives again like one that was requeued.
-    if fate.requeued || reborn || job.queue == LETTERS {
+    // A job that was moved to the dead-letter queue starts another run, like a requeued one.
+    if fate.requeued || job.queue == LETTERS {
         return bad;
     }
     for (state, call) in &fate.finished {
@@ -278,7 +277,7 @@ fn finish(id: JobId, fate: &Fate<'_>, job: &Job, reborn: bool) -> Vec<String> {
     bad
 }
 
-/// Whether an answer to a claim leaves open that it happened.
+/// Whether a claim may have happened although its reply does not say so.
 pub fn claim_open(reply: Option<&(u64, bucketq::Result<usize>)>) -> bool {
     match reply {
         None => true,

@@ -1,14 +1,14 @@
-//! What is written once and what becomes of it: references, floor, deletions and lists (G7, G9, P13 to P16).
+//! The objects that are written once: references, floor, deletions and lists (G7, G9, P13 to P16).
 //!
 //! Called by the bucket for every HEAD that lands and every delete that arrives, and by run.rs at the end.
 
 use std::collections::BTreeSet;
 
-use bucketq::head::Head;
+use bucketq::internals::head::Head;
 
 use crate::bucket::{Bucket, Who, is_head};
 
-/// The number the floor is compared with, and the part of the key that HEAD tells, of a base, a segment or an archive object.
+/// The number that the floor is compared with, and the part of the key in HEAD, of a base, segment or archive object.
 struct Object {
     seq: u64,
     tail: String,
@@ -31,7 +31,7 @@ impl Object {
     }
 }
 
-/// How the keys end that this HEAD refers to, each with its number.
+/// The endings of the keys that this HEAD refers to, each with its number.
 fn referred(head: &Head) -> Vec<(String, u64)> {
     let base = (head.base.len > 0)
         .then(|| (format!("{:016x}-{}", head.base.seq, hex(head.base.rand)), head.base.seq));
@@ -41,13 +41,13 @@ fn referred(head: &Head) -> Vec<(String, u64)> {
 }
 
 impl Bucket {
-    /// Something this HEAD refers to is not there (G7).
+    /// An object that this HEAD refers to and that does not exist (G7).
     pub(crate) fn missing(&self, head: &Head) -> Option<String> {
         let gone = |tail: &String| !self.keys().any(|key| key.ends_with(tail));
         referred(head).into_iter().map(|(tail, _)| tail).find(gone)
     }
 
-    /// A delete arrives: nothing that HEAD refers to, and nothing at or above a floor that is stored, may go.
+    /// A delete arrives: it must not delete an object that HEAD refers to, or one at or above a stored floor.
     pub(crate) fn judge_delete(&mut self, by: Who, at_ms: u64, key: &str) {
         let (Some(object), Some(head)) = (Object::of(key), self.head().map(|l| &l.head)) else { return };
         let (seq, floor) = (object.seq, head.gc_floor);
@@ -67,19 +67,21 @@ impl Bucket {
         }
     }
 
-    /// Keys that nothing refers to, neither HEAD nor the list of archive objects. What a probe left behind is not counted.
+    /// Keys that neither HEAD nor the list of archive objects refers to, without the leftovers of a probe.
     pub fn unreferenced(&self, listed: &BTreeSet<String>) -> Vec<String> {
         let known = self.head().map(|l| referred(&l.head)).unwrap_or_default();
         let litter = |key: &&str| {
             !is_head(key)
                 && !listed.contains(*key)
                 && !key.contains(".probe-")
+                // One for each queue file, never collected.
+                && !key.contains(".knock")
                 && Object::of(key).is_none_or(|o| known.iter().all(|(tail, _)| *tail != o.tail))
         };
         self.keys().filter(litter).map(str::to_owned).collect()
     }
 
-    /// P16: whoever raised the floor lists once for it, and whoever is asked to collect lists once for that.
+    /// P16: a writer that raised the floor lists once for it, and once for each collection that a caller requests.
     pub fn lists_too_often(&self) -> Option<String> {
         let raised =
             self.landed.windows(2).filter(|w| w[1].head.gc_floor > w[0].head.gc_floor).count() as u64;
@@ -92,8 +94,8 @@ impl Bucket {
     }
 }
 
-/// What a HEAD must keep of the floor, and of what lies below it (P13, P15). `asked` is whether anybody may have asked
-/// for a collection: without, the floor rises once a grace period.
+/// Checks what a HEAD must keep of the floor, and of the objects below it (P13, P15). `asked` is whether a caller may
+/// have requested a collection: if not, the floor rises at most once a grace period.
 pub fn floor_kept(old: &Head, new: &Head, grace_ms: Option<i64>, broken: &mut Vec<String>) {
     let seq = new.commit_seq;
     if new.gc_floor < old.gc_floor {

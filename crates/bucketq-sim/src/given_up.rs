@@ -1,13 +1,13 @@
-//! Archive objects that were given up because they were too old: not before their time, not for ever, and not collected
-//! while the floor has not passed the commit that gave them up.
+//! Archive objects that expired: not too early, not too late, and not collected before the floor has passed the commit
+//! that expired them.
 //!
-//! Called by run.rs at the end. The lives in them count as archived wherever every life is asked for.
+//! Called by run.rs at the end. The runs in them count as archived in every check over all runs.
 
 use std::collections::BTreeMap;
 
 use bucketq::QueueFile;
-use bucketq::archive::decode;
 use bucketq::error::Error;
+use bucketq::internals::archive::decode;
 use bucketq::life::{Archived, Life};
 
 use crate::bucket::Bucket;
@@ -17,16 +17,16 @@ use crate::world::World;
 /// An object that left the list.
 #[derive(Clone, Debug)]
 pub struct Gone {
-    /// The commit that gave it up.
+    /// The commit that expired it.
     pub seq: u64,
-    /// What was in it.
+    /// The runs in it.
     pub lives: Vec<Life>,
 }
 
 /// By key.
 pub type GivenUp = BTreeMap<String, Gone>;
 
-/// The objects that left the list, commit by commit; or which did so too soon.
+/// Returns the objects that left the list, commit by commit; or the fault if one left too soon.
 pub async fn look(world: &World) -> Result<GivenUp, String> {
     let mut given_up = GivenUp::new();
     let Some(age) = world.plan.archive_ms() else { return Ok(given_up) };
@@ -57,7 +57,7 @@ async fn listed(file: &QueueFile) -> bucketq::Result<BTreeMap<String, Archived>>
     Ok(file.archives(None, 0).await?.objects.into_iter().map(|o| (o.key.clone(), o)).collect())
 }
 
-/// Readers have what was given up until the floor has passed that commit (P15).
+/// Readers can read expired objects until the floor has passed that commit (P15).
 pub fn collected_too_soon(given_up: &GivenUp, bucket: &Bucket) -> Option<String> {
     bucket.archives_deleted.iter().find_map(|(key, floor)| {
         let seq = given_up.get(key)?.seq;

@@ -1,9 +1,9 @@
-//! What each HEAD must keep of the one it replaces, and what its writer must not forget: P1 to P28, as it arrives.
+//! Checks P1 to P28 on each HEAD as it arrives: what it must keep of the HEAD before, and what its writer knew.
 //!
-//! The bucket calls this for every HEAD that lands, the faulty store for every one that is sent or read. Findings go
-//! into `broken`. The one thing judged later, by loss.rs, is what became of a commit that the store lost (P25).
+//! The bucket calls this for every HEAD that lands, the faulty store for every one that is sent or read. Faults are
+//! added to `broken`. Only the consequences of a commit that the store lost (P25) are judged later, by loss.rs.
 
-use bucketq::head::Head;
+use bucketq::internals::head::Head;
 use bytes::Bytes;
 
 use crate::bucket::{Betrayal, Bucket, Landed, Who};
@@ -14,7 +14,7 @@ use crate::garbage::floor_kept;
 pub const RESOLUTION_MS: i64 = 1_000;
 
 impl Bucket {
-    /// Judge a HEAD that is about to stand, in place of `old`.
+    /// Checks a HEAD that is about to replace `old`.
     pub(crate) fn judge(&mut self, by: Who, at_ms: u64, body: &Bytes, old: Option<&Head>) {
         let head = match Head::decode("HEAD", body) {
             Ok(head) => head,
@@ -41,7 +41,7 @@ impl Bucket {
         }
         let not_there = |(known, id): (u64, [u8; 16])| {
             let there = if known == seq { Some(&head.commit_id) } else { self.chain.get(&known) };
-            // Beyond the log window nobody can tell (P23).
+            // Commits beyond the log window cannot be compared (P23).
             there != Some(&id) && known >= reach(&head)
         };
         if let Some(&known) = self.known.get(&by)
@@ -72,7 +72,7 @@ impl Bucket {
                 broken.push(format!("P21: the tail of commit {seq} tells another commit {}", record.seq));
             }
         }
-        // A HEAD that was put back may refer to what was collected since (P23).
+        // A HEAD that was put back may refer to objects that were collected since (P23).
         let missing = self.missing(&head).filter(|_| !self.meddled);
         broken.extend(missing.map(|what| format!("G7: commit {seq} refers to {what}, which is not there")));
         self.broken.extend(broken.into_iter().map(|what| format!("{at_ms} ms, {by}: {what}")));
@@ -80,8 +80,8 @@ impl Bucket {
         self.landed.push(Landed { bytes: body.clone(), head, at_ms, by });
     }
 
-    /// A life sends a body while its clock, at its fastest of late, shows `wall_ms`, which no Date corrects: it must
-    /// not, when HEAD is further in its future than the skew allows (P28).
+    /// A life sends a body while its clock, at its fastest of late, shows `wall_ms`, which no Date corrects. It must
+    /// not send it when HEAD is further in its future than the skew allows (P28).
     pub fn sent(&mut self, by: Who, wall_ms: i64, body: &[u8]) {
         let Ok(head) = Head::decode("HEAD", body) else { return };
         if !self.sent.insert(head.commit_id) {
@@ -98,8 +98,8 @@ impl Bucket {
         }
     }
 
-    /// Whoever was given this HEAD knows its commit from now on; if the store acknowledged it to its writer, it is
-    /// also that writer's own.
+    /// A life that got this HEAD knows its commit from now on. If the store acknowledged the commit to its writer, it
+    /// is also that writer's own.
     pub fn learn(&mut self, who: Who, bytes: &[u8], acknowledged: bool, at_ms: u64) {
         let Ok(head) = Head::decode("HEAD", bytes) else { return };
         let (seq, id) = (head.commit_seq, head.commit_id);
@@ -126,8 +126,8 @@ impl Bucket {
         }
     }
 
-    /// Once, when it is time: let a body in whose If-Match names the HEAD before the one that stands, so that a
-    /// commit the store acknowledged is gone (P25). `None` when this is not that moment.
+    /// Once, at the right moment: lets in a body whose If-Match names the HEAD before the current one, so that a commit
+    /// that the store acknowledged is gone (P25). Returns `None` at any other moment.
     pub fn betray(
         &mut self,
         by: Who,
@@ -141,7 +141,7 @@ impl Bucket {
         let (seq, id, victim) = (stands.head.commit_seq, stands.head.commit_id, stands.by);
         let head = Head::decode("HEAD", body).ok()?;
         let old = self.landed.iter().find(|l| l.head.commit_id == head.prev_commit_id)?.head.clone();
-        // The second winner must not know of the first, whose writer must be sure of it.
+        // The second winner must not know the first, and the first's writer must have its acknowledgement.
         let fits = seq > after
             && is.is_some_and(|is| self.version_before(key) == Some(is))
             && (head.commit_seq, victim != by) == (seq, true)
@@ -158,13 +158,13 @@ impl Bucket {
     }
 }
 
-/// The oldest commit whose id this HEAD tells, in its tail or its segments.
+/// The oldest commit whose id is in this HEAD's tail or segments.
 pub fn reach(head: &Head) -> u64 {
     let inline = head.tail.first().map_or(head.commit_seq, |r| r.seq);
     head.segments.first().map_or(inline, |s| s.from)
 }
 
-/// What one HEAD must keep of the one it replaces.
+/// Checks what one HEAD must keep of the one it replaces.
 fn succeeds(old: &Head, new: &Head, broken: &mut Vec<String>) {
     let seq = new.commit_seq;
     if new.file_id != old.file_id || new.lineage_id != old.lineage_id {

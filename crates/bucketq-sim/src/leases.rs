@@ -1,4 +1,4 @@
-//! G3 and G4 over the history: who held which job when, and what its proof was good for.
+//! G3 and G4 over the history: which worker held which job when, and what its token allowed.
 //!
 //! Called by check.rs. Pure.
 
@@ -6,62 +6,47 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bucketq::error::Kind;
 use bucketq::job::JobId;
-use bucketq::op::Op;
 
 use crate::history::{History, Hold, Verdict};
-use crate::ops::{enqueued, parts, proof};
+use crate::ops::{Effect, effect, parts};
 
-/// Which jobs may have gone: all of a queue that a purge was sent for and not surely refused, and those archived.
+/// Jobs that may be gone: all of a queue for which a purge was sent and not surely refused, and archived jobs.
 pub struct Purged {
     queue_of: BTreeMap<JobId, String>,
     queues: BTreeSet<String>,
-    sent_twice: BTreeSet<JobId>,
     left: BTreeSet<JobId>,
 }
 
 impl Purged {
-    /// As the calls have it.
+    /// Reads them from the calls.
     pub fn new(history: &History) -> Self {
-        let mut out = Self {
-            queue_of: BTreeMap::new(),
-            queues: BTreeSet::new(),
-            sent_twice: BTreeSet::new(),
-            left: history.left.clone(),
-        };
+        let mut out = Self { queue_of: BTreeMap::new(), queues: BTreeSet::new(), left: history.left.clone() };
         for call in &history.calls {
             for (op, _) in parts(call) {
-                match op {
-                    Op::Enqueue { queue, jobs } => {
-                        out.queue_of.extend(jobs.iter().map(|j| (j.id, queue.clone())));
+                match effect(op) {
+                    Effect::Enqueues(queue, jobs) => {
+                        out.queue_of.extend(jobs.iter().map(|j| (j.id, queue.to_owned())));
                     }
-                    Op::Purge { queue, .. } if call.verdict() != Verdict::NotApplied => {
-                        out.queues.insert(queue.clone());
+                    Effect::Deletes(queue, _) if call.verdict() != Verdict::NotApplied => {
+                        out.queues.insert(queue.to_owned());
                     }
                     _ => {}
                 }
-            }
-            if call.again {
-                out.sent_twice.extend(enqueued(call).iter().map(|(id, _)| *id));
             }
         }
         out
     }
 
-    /// This job may have been deleted.
+    /// Whether this job may have been deleted.
     pub fn may(&self, id: JobId) -> bool {
         self.left.contains(&id) || self.queue_of.get(&id).is_some_and(|queue| self.queues.contains(queue))
-    }
-
-    /// This job may have been deleted and then enqueued again, by a caller that was not sure of the first time.
-    pub fn reborn(&self, id: JobId) -> bool {
-        self.may(id) && self.sent_twice.contains(&id)
     }
 }
 
 /// G4: the times in which two holders may work on one job never overlap.
-pub fn overlaps(holds: &[Hold], purged: &Purged) -> Vec<String> {
+pub fn overlaps(holds: &[Hold]) -> Vec<String> {
     let mut by_job: BTreeMap<(JobId, u32), Vec<&Hold>> = BTreeMap::new();
-    for hold in holds.iter().filter(|h| !purged.reborn(h.job)) {
+    for hold in holds {
         by_job.entry((hold.job, hold.run)).or_default().push(hold);
     }
     let end = |h: &Hold| h.stopped_ms.map_or(h.until_ms, |stopped| stopped.min(h.until_ms));
@@ -89,12 +74,12 @@ pub fn overlaps(holds: &[Hold], purged: &Purged) -> Vec<String> {
     bad
 }
 
-/// G3: a stale token changes nothing; and a live one is never called stale, nor its job unknown.
+/// G3: a stale token changes nothing; a live one is never called stale, and its job is never called unknown.
 pub fn lost_leases(history: &History, purged: &Purged) -> Vec<String> {
     let mut cancelled: BTreeSet<JobId> = BTreeSet::new();
     for (op, _) in history.calls.iter().flat_map(parts) {
-        if let Op::Cancel { id, leased: true } = op {
-            cancelled.insert(*id);
+        if let Effect::Cancels(id, true) = effect(op) {
+            cancelled.insert(id);
         }
     }
     let mut claims: BTreeMap<JobId, Vec<u64>> = BTreeMap::new();
@@ -104,7 +89,7 @@ pub fn lost_leases(history: &History, purged: &Purged) -> Vec<String> {
     let mut bad = Vec::new();
     for call in history.calls.iter().filter(|c| !c.again) {
         let (Some((fence, until)), Some(reply)) = (call.held, &call.reply) else { continue };
-        let Some(held) = proof(&call.op) else { continue };
+        let Some(held) = call.op.held() else { continue };
         let (name, who, id) = (call.op.name(), call.who, held.id);
         match &reply.result {
             Ok((seq, ..)) => {
@@ -113,12 +98,7 @@ pub fn lost_leases(history: &History, purged: &Purged) -> Vec<String> {
                     bad.push(format!("G3: {name} of {id} with the token of commit {fence} works in commit {seq} although commit {newer} claimed it"));
                 }
             }
-            Err(e)
-                if e.kind() == Kind::LeaseLost
-                    && reply.at_ms < until
-                    && !cancelled.contains(&id)
-                    && !purged.reborn(id) =>
-            {
+            Err(e) if e.kind() == Kind::LeaseLost && reply.at_ms < until && !cancelled.contains(&id) => {
                 bad.push(format!(
                     "G5: {who} loses its live lease on {id} (until {until} ms) at {} ms",
                     reply.at_ms

@@ -2,20 +2,27 @@
 //! over everything that happened. Not published.
 //!
 //! `plan` decides what a seed is, `world` holds it, `node` and `workload` live in it, `bucket` and `store` are what
-//! they write to, `history` is what they were told, `check` and `replay` judge it (through `museum`, which shows each
-//! commit), `archive` finds the jobs that have left, `given_up` those that are no more, `variants` proves that they can.
+//! they write to, `history` is what they sent and got, `check` and `replay` judge it (through `museum`, which shows
+//! each commit), `local` is a process in Local mode, `archive` finds the jobs that have left, `given_up` the expired
+//! archive objects, `variants` proves that the checks find faults. `keeping` has workers whose leases the engine
+//! renews, `waits` callers that wait.
 
 pub mod archive;
 pub mod bucket;
 pub mod check;
 pub mod clock;
+pub mod crowd;
 pub mod garbage;
 pub mod given_up;
 pub mod history;
 pub mod judge;
+pub mod keeping;
 pub mod leases;
+pub mod local;
 pub mod loss;
 pub mod museum;
+#[cfg(feature = "mutants")]
+pub mod mutants;
 pub mod node;
 pub mod ops;
 pub mod plan;
@@ -25,7 +32,9 @@ pub mod replay;
 pub mod rng;
 pub mod run;
 pub mod store;
+pub mod turned;
 pub mod variants;
+pub mod waits;
 pub mod work;
 pub mod workload;
 pub mod world;

@@ -1,16 +1,16 @@
-//! A store that loses a commit it acknowledged (P25): what its writer must do then, and what hung on that commit.
+//! A store that loses a commit it acknowledged (P25): what its writer must do then, and what depended on that commit.
 //!
 //! Called by run.rs when a second winner was let in. Everything but the lost commit is judged as in any other seed:
-//! [`without_lost`] takes out what nobody could have kept, [`judge`] says whether the losers behaved.
+//! [`without_lost`] removes the promises that no process could keep, [`judge`] checks how the losers behaved.
 
 use bucketq::error::{Code, Error, Result};
-use bucketq::op::{Op, Outcome};
+use bucketq::op::Outcome;
 
 use crate::bucket::{Betrayal, Bucket};
 use crate::history::{History, Hold};
-use crate::ops::{any, proof};
+use crate::ops::{Effect, effects};
 
-/// Whoever was shown that its own acknowledged commit is gone stops: nothing it sends succeeds any more.
+/// A process that saw that its own acknowledged commit is gone stops: nothing it sends succeeds any more.
 pub fn goes_on(history: &History, bucket: &Bucket) -> Vec<String> {
     let mut bad = Vec::new();
     for (who, at) in &bucket.shown_loss {
@@ -39,7 +39,7 @@ pub fn goes_on(history: &History, bucket: &Bucket) -> Vec<String> {
     bad
 }
 
-/// The losers halt, with the right word, and nobody else does.
+/// The losers halt with the right error, and no other process does.
 pub fn judge(history: &History, bucket: &Bucket) -> Vec<String> {
     let Some(lost) = &bucket.betrayal else { return Vec::new() };
     let (broken, rolled) = (Code::StoreBroken.as_str(), Code::RolledBack.as_str());
@@ -72,7 +72,7 @@ fn sent_and_answered_after(history: &History, lost: &Betrayal, at: u64) -> bool 
         || history.claims.iter().any(|c| c.who == lost.by && later(c.at_ms, c.reply.as_ref().map(|r| r.0)))
 }
 
-/// The history as far as anybody can be held to it: what was told of the lost commit may or may not have happened.
+/// The history as far as the checks can apply it: the effects of the lost commit may or may not have happened.
 pub fn without_lost(history: &History, bucket: &Bucket) -> History {
     let mut out = history.clone();
     let Some(lost) = &bucket.betrayal else { return out };
@@ -82,9 +82,9 @@ pub fn without_lost(history: &History, bucket: &Bucket) -> History {
             continue;
         }
         reply.result = gone();
-        // An extension that is gone leaves the lease as it was.
-        if let (Some(held), Some((_, until))) = (proof(&call.op), call.held)
-            && any(&call.op, &|op| matches!(op, Op::Extend { .. }))
+        // The extension is lost: the lease stays as it was.
+        if let (Some(held), Some((_, until))) = (call.op.held(), call.held)
+            && effects(&call.op).iter().any(|effect| matches!(effect, Effect::Extends))
         {
             let mine = |h: &&mut Hold| h.token == held.token && h.job == held.id;
             out.holds.iter_mut().filter(mine).for_each(|h| h.until_ms = h.until_ms.min(until));

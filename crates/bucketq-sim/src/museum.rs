@@ -1,6 +1,6 @@
-//! The bucket as it stood at one commit after the other: what any reader would have seen then.
+//! The bucket as it was at each commit: what any reader would have seen then.
 //!
-//! Called by `replay` and by `given_up`, which look at a whole history through the public API.
+//! Called by `replay` and by `given_up`, which read a whole history through the public API.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,19 +30,19 @@ pub struct Made {
     pub landed_ms: u64,
 }
 
-/// The bucket as it stood at one commit after the other. Nothing can be written.
+/// The bucket as it was at each commit. It is read-only.
 #[derive(Debug)]
 pub struct Museum {
-    /// Every commit of the chain that stands.
+    /// Every commit of the current chain.
     pub commits: Vec<Made>,
-    /// Every object that there ever was.
+    /// Every object that ever existed.
     pub ever: BTreeMap<String, Bytes>,
     heads: Vec<Bytes>,
     at: AtomicUsize,
 }
 
 impl Museum {
-    /// What there was until now.
+    /// The objects and commits up to now.
     pub fn of(world: &World) -> Arc<Self> {
         let bucket = world.bucket();
         let stands = |l: &&Landed| bucket.chain.get(&l.head.commit_seq) == Some(&l.head.commit_id);
@@ -59,11 +59,11 @@ impl Museum {
     /// Show commit number `n`, counted from 0.
     pub async fn show(&self, n: usize) {
         self.at.store(n, Ordering::Relaxed);
-        // A read may share what was fetched at the same instant.
+        // A read may share the result of another at the same instant.
         pause_ms(1).await;
     }
 
-    /// The queue file as a reader has it.
+    /// The queue file as a reader opens it.
     pub async fn open(self: &Arc<Self>, world: &World) -> Result<QueueFile> {
         let clock = Arc::new(Hand { museum: Arc::clone(self) });
         let env = Env::new(clock, Arc::new(SimEntropy::new(Rng::new(1), 0)));

@@ -1,7 +1,7 @@
 //! A process: opens the queue file, runs its clients, dies or closes, and comes back.
 //!
-//! Called by the run. A crash ends the life's store (nothing reaches the bucket any more, no answer comes back) and
-//! aborts its clients; the writer it leaves behind hangs for ever, as good as dead.
+//! Called by run.rs. A crash ends the life's store (no request reaches the bucket any more, no reply comes back) and
+//! aborts its clients; the writer it leaves behind hangs forever.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,8 +38,8 @@ enum End {
 pub async fn live(world: Arc<World>, node: usize) {
     let rng = Rng::new(world.rng.draw());
     pause_ms(rng.below(500)).await;
-    // Whether a wrong clock is alone with an idle queue file nobody can tell: whoever is ahead goes first, and whoever
-    // is behind finds others there.
+    // No process can notice a wrong clock while it is alone with an idle queue file. So a node that is ahead goes
+    // first, and a node that is behind waits until others have committed.
     let waits = match world.plan.wrong {
         Wrong::Ahead(first) => node != first,
         Wrong::Behind(last) => node == last,
@@ -59,7 +59,7 @@ pub async fn live(world: Arc<World>, node: usize) {
     }
 }
 
-/// False when there is nothing to come back to.
+/// Returns false if the node does not come back.
 async fn one_life(world: &Arc<World>, who: Who, rng: &Rng) -> bool {
     let life = Arc::new(Life::new(who));
     let opened = tokio::select! {
@@ -100,7 +100,7 @@ async fn one_life(world: &Arc<World>, who: Who, rng: &Rng) -> bool {
     };
     let deceived = world.bucket().deceived();
     if deceived && world.is_over() {
-        // Whoever lived through the operator's deed, or knew what the store lost, must say so before it goes.
+        // A process that read a commit which the operator or the store then removed must report it before it ends.
         must_notice(world, &file, who).await;
     }
     world.note(|| format!("{who} ends: {end:?}"));
@@ -129,7 +129,7 @@ async fn one_life(world: &Arc<World>, who: Who, rng: &Rng) -> bool {
     true
 }
 
-/// Until this node has been free of stalls for so long.
+/// Wait until this node has been free of stalls for this long.
 async fn awake_for(world: &World, node: usize, most: Duration) {
     loop {
         let begun = world.now_ms();
@@ -158,7 +158,7 @@ fn judge_open(world: &World, life: &Life, error: &Error) {
     let fine = match error.code() {
         Code::Unreachable | Code::Throttled | Code::Timeout | Code::Contended | Code::OutcomeUnknown => true,
         Code::ClockSkew => world.plan.wrong != Wrong::None,
-        // The probe fails closed; but a store that keeps its word is not refused.
+        // A probe that fails refuses the store; but a store that keeps its promises is not refused.
         Code::NoCompareAndSwap => life.misled.load(Ordering::Relaxed),
         Code::Corrupt | Code::Foreign | Code::TooNew => world.plan.damaged,
         _ => false,
@@ -168,8 +168,8 @@ fn judge_open(world: &World, life: &Life, error: &Error) {
     }
 }
 
-/// After the operator's deed, or the store's: whoever knew a commit that is gone must say so, and whoever's own it was
-/// must say that the store lost it.
+/// After the operator or the store removed a commit: each process that knew it must report that, and its writer must
+/// report that the store lost it.
 async fn must_notice(world: &Arc<World>, file: &QueueFile, who: Who) {
     world.heal();
     let (known, lost, own) = {

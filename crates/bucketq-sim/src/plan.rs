@@ -1,4 +1,4 @@
-//! What a seed decides before anything happens: how many nodes, how bad the store, how wrong the clocks.
+//! A seed's decisions before anything happens: how many nodes, how bad the store, how wrong the clocks.
 //!
 //! Called by the world. Calm and wild seeds both occur: a suite of wild ones only would hide what calm ones show.
 
@@ -12,16 +12,16 @@ use crate::bucket::Lie;
 use crate::rng::Rng;
 use crate::variants::Variant;
 
-/// What can happen to one request, in draws per million.
+/// The fate of one request, in draws per million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Nothing.
     Fine,
-    /// It never arrives; the caller waits for its time-out.
+    /// It never arrives; the caller waits for its timeout.
     LostRequest,
-    /// It is carried out; the answer never arrives.
+    /// It is carried out; the reply never arrives.
     LostAnswer,
-    /// It is carried out long after the caller has given up.
+    /// It is carried out long after the caller stopped waiting.
     Late,
     /// It is carried out twice, the second time later.
     Twice,
@@ -31,11 +31,11 @@ pub enum Fate {
     False412,
     /// 429 or 503 with Retry-After: not carried out.
     Throttled,
-    /// 500: perhaps carried out.
+    /// 500: may or may not be carried out.
     Failed,
-    /// Carried out after up to two seconds, or answered after as much.
+    /// Carried out after up to two seconds, or its reply is that late.
     Slow,
-    /// Carried out and answered without an `ETag`.
+    /// Carried out; the reply has no `ETag`.
     NoEtag,
     /// No connection.
     Refused,
@@ -45,7 +45,7 @@ pub enum Fate {
     Flipped,
     /// A date some seconds old.
     StaleDate,
-    /// An answer without a date.
+    /// A reply without a date.
     NoDate,
 }
 
@@ -89,7 +89,7 @@ const OTHER: &[(Fate, u64)] = &[
     (Fate::Refused, 2),
 ];
 
-/// What is asked of the store.
+/// The kind of a request to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// A conditional put.
@@ -104,29 +104,31 @@ pub enum Verb {
     Delete,
 }
 
-/// What an operator does behind the engine's back.
+/// A change that an operator makes without the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operator {
     /// Deletes HEAD.
     Deletes,
-    /// Writes an older HEAD body over the present one.
+    /// Writes an older HEAD body over the current one.
     Restores,
 }
 
-/// Which clock is wrong beyond `max_skew`, if any: `ClockSkew` is then an honest answer.
+/// The clock that is wrong beyond `max_skew`, if any: `ClockSkew` is then a correct reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
     /// None.
     None,
-    /// This node's: off from the start or not, and set again and again. The store's Date tells; now and then the
-    /// node's answers come without one for a while.
+    /// This node's: wrong from the start or later, and set again and again. The store's Date shows it; now and then the
+    /// node's replies come without a Date for a while.
     Set(usize),
-    /// This node's is behind the others', at times or always, and the store tells no Date: only HEAD can show it.
+    /// This node's is behind the others', at times or always, and the store sends no Date: only HEAD can show it.
     Behind(usize),
-    /// This node's is ahead of the others', and it makes the queue file: they find HEAD in their future.
+    /// This node's is ahead of the others', and it creates the queue file: they find HEAD in their future.
     Ahead(usize),
-    /// The store's own: for a while a node's answers carry a Date that is off.
+    /// The store's own: for a while a node's replies carry a wrong Date.
     Store,
+    /// Only the Date of the first reply that a process gets.
+    FirstDate,
 }
 
 impl Wrong {
@@ -135,6 +137,7 @@ impl Wrong {
         match (rng.below(12), dates) {
             (0 | 1, true) => Self::Set(node),
             (2, true) => Self::Store,
+            (3, true) => Self::FirstDate,
             (0, false) => Self::Behind(node),
             (1, false) if rng.one_in(2) => Self::Ahead(node),
             _ => Self::None,
@@ -158,11 +161,13 @@ pub struct Plan {
     pub only: Option<Fate>,
     /// Three of four faults of a conditional put are this one (broken variants).
     pub favour: Option<Fate>,
-    /// Some bodies arrive damaged: Corrupt is then an honest answer.
+    /// Now and then an existing HEAD is reported missing.
+    pub missing: bool,
+    /// Some bodies arrive damaged: Corrupt is then a correct reply.
     pub damaged: bool,
-    /// The store tells its time.
+    /// The store's replies carry a Date.
     pub dates: bool,
-    /// The stored largest difference of clocks.
+    /// The stored `max_skew`.
     pub max_skew_ms: u64,
     /// Skew and drift of each node's clock.
     pub clocks: Vec<(i64, i64)>,
@@ -174,36 +179,48 @@ pub struct Plan {
     pub crash_rate: u64,
     /// Mean time between stalls, outages and planned ends, in milliseconds; 0 for none.
     pub trouble_ms: u64,
-    /// The operator's deed, if any: such seeds have checks of their own.
+    /// The operator's change, if any: such seeds have checks of their own.
     pub operator: Option<Operator>,
     /// Round trip without faults, in milliseconds.
     pub latency_ms: (u64, u64),
-    /// The store asks for the probe before a queue file is created on it.
+    /// The store is probed before a queue file is created on it.
     pub probe: bool,
-    /// How the store breaks its word.
+    /// How the store breaks its promises.
     pub lie: Lie,
-    /// The seed is about the refusal of a store that lies (G10): no queue file must come to be.
+    /// The seed tests the refusal of a store that lies (G10): no queue file may be created.
     pub refusal: bool,
+    /// The seed tests a store that turns bad under an existing queue file: no process may write any more (G10).
+    pub turns: Option<Lie>,
+    /// The seed tests writers that compete: nothing else goes wrong.
+    pub crowd: bool,
     /// After this many commits the store lets a second winner in, once (P25).
     pub betrayal: Option<u64>,
-    /// Every commit is replayed and explained.
+    /// Every commit is replayed and every change explained.
     pub deep: bool,
-    /// Collection as often as can be, with many bases and segments.
+    /// Collection as often as possible, with many bases and segments.
     pub frantic: bool,
-    /// The schedule catches up with times it missed.
+    /// The schedule catches up on times it missed.
     pub catch_up: bool,
-    /// Callers ask for collections.
+    /// Callers request collections.
     pub asks: bool,
+    /// The seed tests a process in Local mode with a clock that is set again and again.
+    pub local: bool,
+    /// Machines sleep: for a while nothing of a node runs.
+    pub sleeps: bool,
+    /// The engine renews the workers' leases while they work, and they also extend them by hand.
+    pub keeper: bool,
+    /// Callers repeat ops that a caller sent long before, with the same ids.
+    pub repeats: bool,
     /// One job in this many has a payload that fills a tail.
     pub large: u64,
-    /// What is kept of finished jobs, in seeds with an archive.
+    /// The retention, in seeds with an archive.
     pub keep: Option<Changes>,
     /// Options of every open.
     pub options: Options,
 }
 
 impl Plan {
-    /// The plan of this seed, bent to what `variant` needs to show itself.
+    /// Draws the plan of this seed, changed so that `variant` shows its fault.
     pub fn draw(seed: u64, rng: &Rng, variant: Option<Variant>) -> Self {
         let nodes = rng.between(2, 4) as usize;
         let wild = if rng.one_in(8) { 0 } else { rng.spread(4, 60) };
@@ -235,6 +252,7 @@ impl Plan {
             fault_rate: wild * 2_000,
             only: None,
             favour: None,
+            missing: false,
             damaged: wild > 0 && rng.one_in(5),
             dates,
             max_skew_ms,
@@ -250,10 +268,16 @@ impl Plan {
             probe: rng.one_in(5),
             lie: Lie::None,
             refusal: false,
+            turns: None,
+            crowd: false,
             betrayal: rng.one_in(25).then(|| rng.between(5, 100)),
             deep: seed.is_multiple_of(10),
             frantic: false,
             asks: rng.one_in(4),
+            local: false,
+            sleeps: false,
+            keeper: false,
+            repeats: true,
             catch_up: seed.is_multiple_of(2),
             keep: None,
             options,
@@ -265,24 +289,33 @@ impl Plan {
             plan.refuse(rng);
         }
         if plan.operator.is_some() || plan.frantic || plan.asks {
-            // Of a history that somebody deleted by, and that is gone, nothing can be promised.
+            // No promise holds for a history that is gone and by which objects were deleted.
             plan.betrayal = None;
         }
-        // By a chance of its own, so that other seeds are what they were.
+        // Drawn separately, so that other seeds stay the same.
         let own = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x16);
+        plan.missing = wild > 0 && !plan.frantic && Rng::new(seed ^ 0x404).one_in(3);
         if own.one_in(2) {
             plan.archive(&own);
             if own.one_in(3) {
                 plan.give_up(&own);
             }
         }
+        plan.sleeps = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x17).one_in(4);
+        if !plan.refusal && Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x18).one_in(25) {
+            plan.stay_local();
+        }
+        plan.keeper = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x4b).one_in(3)
+            && !plan.deep
+            && plan.betrayal.is_none()
+            && plan.operator.is_none();
         if let Some(variant) = variant {
             variant.bend(&mut plan);
         }
         plan
     }
 
-    /// Collection as often as can be.
+    /// Collect as often as possible.
     pub fn hurry(&mut self, rng: &Rng) {
         self.frantic = true;
         self.large = 8;
@@ -292,13 +325,13 @@ impl Plan {
         self.options.tail = 2 * 1024;
     }
 
-    /// Finished jobs leave soon.
+    /// Archive finished jobs soon.
     pub fn archive(&mut self, rng: &Rng) {
         self.keep = Some(archive::keep(rng));
         self.options.archive_every = Duration::from_millis(rng.spread(1, 10_000));
     }
 
-    /// Archive objects are soon too old.
+    /// Expire archive objects soon.
     pub fn give_up(&mut self, rng: &Rng) {
         if let Some(keep) = &mut self.keep {
             let kept = keep.keep_ms.flatten().unwrap_or(0);
@@ -306,9 +339,21 @@ impl Plan {
         }
     }
 
-    /// When archive objects are too old, in seeds that give them up.
+    /// The age at which archive objects expire, in seeds with expiry.
     pub fn archive_ms(&self) -> Option<i64> {
         self.keep.as_ref()?.archive_ms.flatten()
+    }
+
+    /// One process in Local mode whose clock is set again and again, and no other; the store's replies carry a Date.
+    pub fn stay_local(&mut self) {
+        self.local = true;
+        self.dates = true;
+        (self.wrong, self.operator, self.betrayal) = (Wrong::Set(0), None, None);
+        (self.lie, self.probe, self.damaged) = (Lie::None, false, false);
+        self.crash_rate = 0;
+        self.max_skew_ms = 5_000;
+        self.clocks.fill((0, 0));
+        self.options.max_skew = Some(Duration::from_secs(5));
     }
 
     /// The store lies so often that the probe must find it.
@@ -319,7 +364,20 @@ impl Plan {
         self.refusal = true;
     }
 
-    /// What happens to the next request.
+    /// Writers that compete, and no other faults.
+    pub fn crowd(&mut self) {
+        self.crowd = true;
+        (self.fault_rate, self.crash_rate, self.trouble_ms) = (0, 0, 0);
+        self.clocks.fill((0, 0));
+        self.latency_ms.1 = self.latency_ms.0 + self.latency_ms.0 / 8;
+        self.keep = None;
+        let usual = Options::default();
+        self.options.deadline = Duration::from_secs(30);
+        (self.options.tail, self.options.grace, self.options.base_after) =
+            (usual.tail, usual.grace, usual.base_after);
+    }
+
+    /// Draws the fate of the next request.
     pub fn fate(&self, rng: &Rng, verb: Verb) -> Fate {
         if let Some(fate) = self.only {
             return fate;

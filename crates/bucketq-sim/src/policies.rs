@@ -1,7 +1,7 @@
 //! Policies in the simulation: two queues are limited, one is fed by a schedule, and every commit must keep to it.
 //!
-//! The workload sets them at the beginning of each life, as every process of a real program may. What a commit shows is
-//! checked by replay.rs through [`Kept`]; windows of dedup keys are checked over the history alone.
+//! The workload sets them at the beginning of each life, as every process of a real program may. replay.rs checks each
+//! commit through [`Kept`]; windows of dedup keys are checked over the history alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,18 +15,18 @@ use bucketq::schedule::{Missed, Schedule, Timing};
 use crate::check::Jobs;
 use crate::clock::EPOCH_MS;
 use crate::history::{Call, History};
-use crate::ops::parts;
+use crate::ops::{Effect, effect, parts};
 use crate::workload::QUEUES;
 
 /// The queue that a schedule feeds.
 pub const TICKS: &str = "ticks";
 const TICK: &str = "tick";
-/// What its jobs carry.
+/// The payload of its jobs.
 pub const TICK_PAYLOAD: &[u8] = b"tick";
 const EVERY_MS: i64 = 20_000;
 const DUE: &str = "bucketq-due-ms";
 
-/// What every life sets when it begins. Doing so again changes nothing.
+/// The settings that every life applies when it begins. Applying them again changes nothing.
 pub fn settings(catch_up: bool) -> Vec<Op> {
     let configure = |queue: &str, changes| Op::Configure { queue: queue.into(), changes: Box::new(changes) };
     let job = New::new(JobId::new(0, [0; 10]), Payload::bytes(TICK_PAYLOAD));
@@ -50,26 +50,26 @@ pub fn settings(catch_up: bool) -> Vec<Op> {
     ]
 }
 
-/// What ends the schedule.
+/// The op that ends the schedule.
 pub fn no_more_ticks() -> Op {
     Op::Unschedule { queue: TICKS.into(), name: TICK.into() }
 }
 
-/// The time a job was enqueued for by a schedule, if it was.
+/// The time for which a schedule enqueued this job, if one did.
 pub fn due_of(job: &Job) -> Option<i64> {
     job.headers.get(DUE)?.parse().ok()
 }
 
-/// What the commits so far have shown.
+/// State gathered from the commits so far.
 #[derive(Debug, Default)]
 pub struct Kept {
-    /// Claims of the limited queue: time, and how many.
+    /// Claims of the limited queue: time and number of jobs.
     claims: Vec<(i64, i64)>,
     ticks: BTreeMap<i64, JobId>,
 }
 
 impl Kept {
-    /// Look at one more commit.
+    /// Checks one more commit.
     pub async fn look(&mut self, file: &QueueFile, seq: u64, at_ms: i64, jobs: &Jobs, bad: &mut Vec<String>) {
         for queue in QUEUES {
             let Ok(Answer::Policy(policy)) = file.ask(Query::Policy(queue.to_owned()), None).await else {
@@ -93,7 +93,7 @@ impl Kept {
                 ));
             }
         }
-        // Jobs that came back are let in at any time; those that nobody has claimed yet were enqueued within the cap.
+        // Retried and requeued jobs are let in at any time; jobs that were never claimed were enqueued within the cap.
         if let Some(most) = policy.max_pending {
             let waits =
                 |j: &&&Job| matches!(j.state, State::Ready | State::Scheduled) && j.claimed_ms.is_none();
@@ -121,7 +121,7 @@ impl Kept {
         }
     }
 
-    /// Each time has one job, ever.
+    /// Each time of the schedule has one job, ever.
     fn ticks(&mut self, seq: u64, at_ms: i64, jobs: &Jobs, bad: &mut Vec<String>) {
         for (id, due, queue) in jobs.values().filter_map(|j| Some((j.id, due_of(j)?, &j.queue))) {
             let first = *self.ticks.entry(due).or_insert(id);
@@ -134,7 +134,7 @@ impl Kept {
         }
     }
 
-    /// No time may be left out where the schedule catches up.
+    /// No time may be missing if the schedule catches up.
     pub fn end(&self, catch_up: bool, bad: &mut Vec<String>) {
         if catch_up {
             let times: Vec<i64> = self.ticks.keys().copied().collect();
@@ -146,7 +146,7 @@ impl Kept {
     }
 }
 
-/// Of each group, only the first so many are ever leased.
+/// Only the first `group_concurrency` jobs of each group are ever leased.
 fn groups(policy: &Policy, seq: u64, jobs: &[&Job], bad: &mut Vec<String>) {
     let mut members: BTreeMap<&str, Vec<&Job>> = BTreeMap::new();
     for job in jobs.iter().filter(|j| !j.state.is_finished()) {
@@ -164,7 +164,7 @@ fn groups(policy: &Policy, seq: u64, jobs: &[&Job], bad: &mut Vec<String>) {
     }
 }
 
-/// An enqueue with a dedup key that has a window, as it was answered.
+/// An enqueue with a dedup key that has a window, and its reply.
 struct Asked<'a> {
     id: JobId,
     commit: u64,
@@ -174,7 +174,7 @@ struct Asked<'a> {
     key: &'a str,
 }
 
-/// A dedup key counts for its window to the millisecond: not a moment less, not a moment more.
+/// A dedup key counts for exactly its window, to the millisecond.
 pub fn windows(history: &History) -> Vec<String> {
     let mut keys: Vec<Asked<'_>> = Vec::new();
     let mut told: Vec<(Asked<'_>, bool, JobId)> = Vec::new();
@@ -187,7 +187,7 @@ pub fn windows(history: &History) -> Vec<String> {
         let same = || keys.iter().filter(|k| (k.queue, k.key) == (asked.queue, asked.key));
         let counts = |k: &&Asked<'_>| k.at_ms + k.window_ms > asked.at_ms;
         if *deduplicated {
-            // A requeued job is answered with another commit; the key is that of its first enqueue.
+            // The reply for a requeued job has another commit; the key belongs to its first enqueue.
             if let Some(first) = same().find(|k| k.id == *by && k.commit <= asked.commit)
                 && !counts(&first)
             {
@@ -218,12 +218,14 @@ pub fn windows(history: &History) -> Vec<String> {
 fn collect<'a>(call: &'a Call, keys: &mut Vec<Asked<'a>>, told: &mut Vec<(Asked<'a>, bool, JobId)>) {
     let Some((commit, at_ms, _)) = call.commit() else { return };
     for (op, outcome) in parts(call) {
-        let (Op::Enqueue { queue, jobs }, Some(Outcome::Enqueued(done))) = (op, outcome) else { continue };
+        let (Effect::Enqueues(queue, jobs), Some(Outcome::Enqueued(done))) = (effect(op), outcome) else {
+            continue;
+        };
         for (job, done) in jobs.iter().zip(done) {
             let Some(dedup) = &job.dedup else { continue };
             let DedupScope::Window(window_ms) = dedup.scope else { continue };
             let asked = || Asked { id: job.id, commit, at_ms, window_ms, queue, key: &dedup.key };
-            let fresh = !done.deduplicated && done.commit_seq == commit;
+            let fresh = !done.deduplicated && !done.existing;
             if fresh {
                 keys.push(asked());
             }

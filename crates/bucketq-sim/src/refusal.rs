@@ -1,6 +1,6 @@
-//! A store that lies is refused before a queue file comes to be on it (G10, P24), whatever else goes wrong.
+//! A store that lies is refused before a queue file is created on it (G10, P24), whatever else goes wrong.
 //!
-//! Called by run.rs instead of the ordinary story when the plan says so.
+//! Called by run.rs instead of the ordinary story if the plan asks for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::rng::Rng;
 use crate::store::Life;
 use crate::world::World;
 
-/// Some nodes try to open a queue file there, under faults; then one more without any. What is wrong.
+/// Some nodes try to open a queue file there, under faults; then one more without any. Returns the faults found.
 pub async fn story(world: &Arc<World>) -> Vec<String> {
     let mut bad = Vec::new();
     for n in 0..world.plan.nodes {

@@ -1,9 +1,9 @@
-//! Every commit of a seed, opened one after the other, and every change explained by an op.
+//! Opens every commit of a seed in order and explains every change by an op.
 //!
-//! Called by run.rs in deep seeds. It reads the HEADs of the history through the public API, so that what it sees is
-//! what any reader would have seen at that commit; then each change of a job must be somebody's doing.
+//! Called by run.rs in deep seeds. It reads the HEADs of the history through the public API, so it sees what any reader
+//! would have seen at that commit. Then each change of a job must have its op.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bucketq::QueueFile;
@@ -16,7 +16,7 @@ use crate::archive;
 use crate::check::{Jobs, claim_open};
 use crate::history::{Call, History, Verdict};
 use crate::museum::Museum;
-use crate::ops::{any, enqueued, finishes, parts, purges, takes_away};
+use crate::ops::{Effect, effects, enqueued, finishes, parts, purges, takes_away};
 use crate::policies::{Kept, due_of};
 use crate::workload::QUEUES;
 use crate::world::World;
@@ -37,7 +37,7 @@ pub async fn list_all(file: &QueueFile) -> Result<Jobs> {
     }
 }
 
-/// Walk through every commit of the chain that stands; what cannot be explained.
+/// Walks through every commit of the current chain and returns the changes that no op explains.
 pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
     let museum = Museum::of(world);
     let mut bad = Vec::new();
@@ -45,6 +45,7 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
     let mut file: Option<QueueFile> = None;
     let mut kept = Kept::default();
     let mut read = archive::Read::new();
+    let mut begun = BTreeMap::new();
     for (n, made) in museum.commits.iter().enumerate() {
         museum.show(n).await;
         let (seq, at_ms) = (n as u64 + 1, made.commit_ms);
@@ -63,6 +64,7 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
                 bad.extend(whole.bad.into_iter().map(|what| format!("commit {seq}: {what}")));
                 archived = with_archive(handle).await;
                 let jobs = whole.jobs;
+                once(seq, &jobs, &mut begun, &mut bad);
                 from_paused(history, seq, &jobs, &was_paused, &paused, &mut bad);
                 was_paused = paused;
                 explain(
@@ -77,7 +79,7 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
             }
             Err(e) => return vec![format!("G7: commit {seq} cannot be read: {e:?}")],
         }
-        // Now and then cold, so that bases and segments are read as well as tails.
+        // Now and then without a cache, so that bases and segments are read as well as tails.
         if n % 37 == 36
             && let Some(handle) = file.take()
         {
@@ -106,7 +108,21 @@ async fn with_archive(file: &QueueFile) -> BTreeSet<String> {
     found
 }
 
-/// A life ends when its job begins another one, and is history from then on.
+/// A run begins once, also when its job has left and the enqueue is repeated.
+fn once(seq: u64, jobs: &Jobs, begun: &mut BTreeMap<(JobId, u32), u64>, bad: &mut Vec<String>) {
+    for job in jobs.values() {
+        let first = *begun.entry((job.id, job.run)).or_insert(job.seq);
+        if first != job.seq {
+            let (first, now) = (first >> 24, job.seq >> 24);
+            bad.push(format!(
+                "G6: life {} of {} begins in commit {first} and again in {now}, seen in {seq}",
+                job.run, job.id
+            ));
+        }
+    }
+}
+
+/// A run ends when its job begins another one; it is then found in the file or in the archive.
 fn forgotten(
     seq: u64,
     before: &Jobs,
@@ -122,7 +138,7 @@ fn forgotten(
     }
 }
 
-/// Claims get nothing of a queue that is paused before and after their commit, unless it was resumed in between.
+/// Claims get no job of a queue that is paused before and after their commit, unless it was resumed in between.
 fn from_paused(
     history: &History,
     seq: u64,
@@ -133,15 +149,18 @@ fn from_paused(
 ) {
     for job in jobs.values().filter(|j| j.fence == Some(seq) && j.state == State::Leased) {
         let stays = before.contains(&job.queue) && after.contains(&job.queue);
-        let resumes =
-            |call: &Call| any(&call.op, &|op| matches!(op, Op::Resume { queue } if *queue == job.queue));
+        let resumes = |call: &Call| {
+            effects(&call.op)
+                .iter()
+                .any(|effect| matches!(effect, Effect::Opens(queue) if *queue == job.queue))
+        };
         if stays && !somebody(history, seq, resumes) {
             bad.push(format!("{} is claimed in commit {seq} from {}, which is paused", job.id, job.queue));
         }
     }
 }
 
-/// Each change from one commit to the next is somebody's doing, and each answer shows in its commit.
+/// Each change from one commit to the next has its op, and each reply matches its commit.
 fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mut Vec<String>) {
     let seq = now.seq;
     for call in &history.calls {
@@ -164,7 +183,7 @@ fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mu
         if old == Some(job) {
             continue;
         }
-        // Only an earlier life is left of a job that was purged.
+        // Only an earlier run is left of a job that was purged.
         if old.is_some_and(|old| old.seq > job.seq) {
             if !somebody(history, seq, |call| purges_any(&call.op)) {
                 bad.push(format!("G1: the newest life of {id} disappears in commit {seq}"));
@@ -194,17 +213,17 @@ fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mu
 }
 
 fn purges_any(op: &Op) -> bool {
-    any(op, &|op| matches!(op, Op::Purge { .. }))
+    effects(op).iter().any(|effect| matches!(effect, Effect::Deletes(..)))
 }
 
-/// Whoever disappears was purged, and a purge says how many those are.
+/// A job that disappears was purged, and the purge reports the right number of jobs.
 fn gone(history: &History, seq: u64, before: &Jobs, after: &Jobs, bad: &mut Vec<String>) {
     let missing: Vec<&Job> = before.values().filter(|job| !after.contains_key(&job.id)).collect();
     for job in &missing {
-        // What else happened to it in this commit may have brought it into a state that is purged.
+        // Another op in this commit may have brought it into a state that is purged.
         let touched = somebody(history, seq, |c| takes_away(&c.op, job.id));
         let purged = |state| somebody(history, seq, |c| purges(&c.op, &job.queue, state));
-        // So may a claim that nobody took: the writer hands its jobs back.
+        // So may a claim whose caller left: the writer returns its jobs.
         let handed_back = job.state == State::Leased
             && history.claims.iter().any(|c| c.dropped || claim_open(c.reply.as_ref()));
         let explained = purged(Some(job.state)) || ((touched || handed_back) && purged(None));
@@ -244,7 +263,7 @@ struct Moment {
 fn claimed(history: &History, now: Moment, id: JobId, before: &Jobs, bad: &mut Vec<String>) {
     let (seq, at_ms) = (now.seq, now.commit_ms);
     let told = history.holds.iter().any(|h| h.job == id && h.fence == seq);
-    // A claim that was dropped, or whose answer came too late to be handed out, may have taken it.
+    // A claim that was dropped, or whose reply came too late, may have taken it.
     let open = history.claims.iter().any(|c| {
         let unanswered = c.dropped || claim_open(c.reply.as_ref());
         c.at_ms <= now.landed_ms
@@ -265,7 +284,7 @@ fn claimed(history: &History, now: Moment, id: JobId, before: &Jobs, bad: &mut V
     }
 }
 
-/// Some op of this shape was told this commit, or may have been applied in it.
+/// Whether an op of this shape was reported in this commit, or may have been applied in it.
 fn somebody(history: &History, seq: u64, shape: impl Fn(&Call) -> bool) -> bool {
     history.calls.iter().filter(|c| shape(c)).any(|c| match c.commit() {
         Some((told, ..)) => told == seq,

@@ -1,6 +1,6 @@
-//! One seed, many draws: the only source of chance in a simulated world.
+//! One seed, many draws: the only source of randomness in a simulated world.
 //!
-//! Called by everything here; handed to the engine as its [`Entropy`]. Never looks at a clock or at the machine.
+//! Used by every module here; the engine gets it as its [`Entropy`]. It never reads a clock or the machine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,12 +13,12 @@ pub struct Rng(AtomicU64);
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Rng {
-    /// The draws of this seed.
+    /// Returns the draws of this seed.
     pub const fn new(seed: u64) -> Self {
         Self(AtomicU64::new(seed))
     }
 
-    /// A stream of its own, so that what one part draws does not shift another's draws.
+    /// Returns a separate stream, so that the draws of one part do not shift another's.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self::new(self.draw())
@@ -49,7 +49,7 @@ impl Rng {
         self.below(n) == 0
     }
 
-    /// From `low` to `high` with short ones as likely as long ones, magnitude by magnitude.
+    /// From `low` to `high`, each order of magnitude equally likely.
     pub fn spread(&self, low: u64, high: u64) -> u64 {
         let (bits_low, bits_high) = (low.max(1).ilog2(), high.max(1).ilog2());
         let bits = self.between(u64::from(bits_low), u64::from(bits_high));
@@ -68,12 +68,12 @@ pub const fn mix(mut z: u64) -> u64 {
 #[derive(Debug)]
 pub struct SimEntropy {
     rng: Rng,
-    /// Requests of this many bytes get the same bytes each time (broken variants); 0 for none.
+    /// Requests of this number of bytes get the same bytes each time (broken variants); 0 for none.
     fixed: usize,
 }
 
 impl SimEntropy {
-    /// Bytes drawn from `rng`; a `fixed` length other than 0 is answered with constants.
+    /// Bytes drawn from `rng`; requests of the length `fixed`, if not 0, get constants.
     pub const fn new(rng: Rng, fixed: usize) -> Self {
         Self { rng, fixed }
     }

@@ -1,6 +1,6 @@
-//! One seed from beginning to end: live, heal, drain, be quiet, look, check.
+//! One seed from beginning to end: work, heal, drain, be quiet, read everything, check.
 //!
-//! Called by the `sim` binary and by tests/sim. The report says everything; nothing is printed here.
+//! Called by the `sim` binary and by tests/sim. The report has all results; nothing is printed here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
@@ -11,14 +11,15 @@ use bucketq::QueueFile;
 use bucketq::env::Clock;
 use bucketq::job::State;
 use bucketq::op::{Held, Op};
-use bucketq::query::{Answer, Query};
 use tokio::task::JoinSet;
 
 use crate::archive;
 use crate::bucket::Who;
 use crate::check;
 use crate::clock::{EPOCH_MS, pause_ms};
+use crate::crowd;
 use crate::given_up;
+use crate::local;
 use crate::loss;
 use crate::node;
 use crate::plan::{Operator, Wrong};
@@ -27,12 +28,14 @@ use crate::refusal;
 use crate::replay;
 use crate::rng::Rng;
 use crate::store::Life;
+use crate::turned;
 use crate::variants::Variant;
+use crate::waits;
 use crate::work;
 use crate::workload::{Client, QUEUES};
 use crate::world::World;
 
-/// What became of one seed.
+/// The result of one seed.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// The seed.
@@ -43,21 +46,21 @@ pub struct Report {
     pub commits: u64,
     /// Faults injected.
     pub faults: u64,
-    /// What is wrong; empty when every promise was kept.
+    /// Broken promises; empty if every promise was kept.
     pub violations: Vec<String>,
-    /// Hash of everything that happened, in order.
+    /// Hash of all events, in order.
     pub trace: u64,
-    /// Things that happened.
+    /// Number of events.
     pub events: u64,
-    /// Errors callers were told, by code.
+    /// Errors that callers got, by code.
     pub errors: BTreeMap<&'static str, u64>,
-    /// Ops callers were told are done, by name.
+    /// Ops reported as done, by name.
     pub done: BTreeMap<&'static str, u64>,
     /// True time that passed.
     pub virtual_ms: u64,
 }
 
-/// Live through a seed; `print` shows the trace on standard error.
+/// Runs a seed; `print` writes the trace to standard error.
 pub fn run(seed: u64, variant: Option<Variant>, print: bool) -> Report {
     let story = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -75,7 +78,17 @@ pub fn run(seed: u64, variant: Option<Variant>, print: bool) -> Report {
 async fn story(seed: u64, variant: Option<Variant>, print: bool) -> Report {
     let world = World::new(seed, variant, print);
     world.note(|| format!("{:?}", world.plan));
-    let violations = if world.plan.refusal { refusal::story(&world).await } else { lives(&world).await };
+    let violations = if world.plan.refusal {
+        refusal::story(&world).await
+    } else if world.plan.local {
+        local::story(&world).await
+    } else if let Some(lie) = world.plan.turns {
+        turned::story(&world, lie).await
+    } else if world.plan.crowd {
+        crowd::story(&world).await
+    } else {
+        lives(&world).await
+    };
     let (trace, events) = world.trace();
     let history = world.history().clone();
     let commits = world.bucket().landed.len() as u64;
@@ -93,7 +106,7 @@ async fn story(seed: u64, variant: Option<Variant>, print: bool) -> Report {
     }
 }
 
-/// The ordinary story: everybody lives, then what happened is judged.
+/// The ordinary story: all nodes work, then the history is judged.
 async fn lives(world: &Arc<World>) -> Vec<String> {
     let mut nodes = JoinSet::new();
     for n in 0..world.plan.nodes {
@@ -118,7 +131,7 @@ async fn lives(world: &Arc<World>) -> Vec<String> {
         return check::always(&world.plan, &world.history(), &world.bucket());
     }
     let cleaned = tokio::time::timeout(Duration::from_hours(12), clean_up(world)).await;
-    // What hung on a commit that the store lost is nobody's fault; how the losers took it is.
+    // The effects of a commit that the store lost are excused; the reaction of the losers is judged.
     let history = loss::without_lost(&world.history(), &world.bucket());
     let mut violations = loss::judge(&world.history(), &world.bucket());
     match cleaned {
@@ -148,6 +161,7 @@ async fn troubles(world: Arc<World>) {
         pause_ms(rng.spread(world.plan.trouble_ms / 4, world.plan.trouble_ms * 2)).await;
         let node = rng.below(world.plan.nodes as u64) as usize;
         match rng.below(5) {
+            0 | 1 if world.plan.sleeps => world.sleep(node, rng.spread(100, world.plan.lease_ms.1 * 2)),
             0 | 1 => world.stall(node, rng.spread(100, world.plan.lease_ms.1 * 2)),
             2 | 3 => world.cut(node, rng.spread(500, 45_000)),
             _ => behind = set_clocks(&world, &rng, node, behind),
@@ -162,7 +176,7 @@ async fn troubles(world: Arc<World>) {
                 world.fault(|| format!("the operator {deed:?} HEAD {seq} {restore:?}"));
                 world.bucket().meddle(restore);
                 if rng.one_in(2) {
-                    // Somebody comes back when the others are past what it knows.
+                    // The node comes back when the others are past what it knows.
                     world.stall(node, rng.spread(5_000, 60_000));
                 }
             }
@@ -170,7 +184,7 @@ async fn troubles(world: Arc<World>) {
     }
 }
 
-/// Somebody sets a clock, or a Date goes wrong. Whether the clock that is behind at times is behind now.
+/// Sets a clock, or makes a Date wrong. Returns whether the clock that is behind at times is behind now.
 fn set_clocks(world: &World, rng: &Rng, node: usize, behind: bool) -> bool {
     let step = |node: usize, by: i64| {
         world.fault(|| format!("the clock of n{node} is set by {by} ms"));
@@ -182,14 +196,19 @@ fn set_clocks(world: &World, rng: &Rng, node: usize, behind: bool) -> bool {
             if rng.one_in(2) {
                 world.odd_dates(node, rng.spread(500, 30_000), 0);
             }
-            step(node, if rng.one_in(2) { by } else { -by });
+            if rng.one_in(3) {
+                world.fault(|| format!("the clock of n{node} is set right"));
+                world.clocks[node].set(world.plan.clocks[node].0);
+            } else {
+                step(node, if rng.one_in(2) { by } else { -by });
+            }
         }
         Wrong::Behind(node) => step(node, if behind { world.off_ms } else { -world.off_ms }),
         Wrong::Store => {
             let by = rng.spread(world.plan.max_skew_ms + 3_000, 60_000).cast_signed();
             world.odd_dates(node, rng.spread(500, 30_000), if rng.one_in(2) { by } else { -by });
         }
-        Wrong::Ahead(_) | Wrong::None => {}
+        Wrong::Ahead(_) | Wrong::FirstDate | Wrong::None => {}
     }
     !behind
 }
@@ -198,7 +217,7 @@ fn set_clocks(world: &World, rng: &Rng, node: usize, behind: bool) -> bool {
 async fn clean_up(world: &Arc<World>) -> Result<check::Jobs, String> {
     let who = Who { node: world.plan.nodes, life: 1 };
     let life = Arc::new(Life::new(who));
-    // A clock that was wrong may have left HEAD's time ahead: that passes.
+    // A wrong clock may have left HEAD's time ahead: that passes.
     let mut opened = node::open(world, &life).await;
     for _ in 0..200 {
         if opened.is_ok() {
@@ -220,12 +239,13 @@ async fn clean_up(world: &Arc<World>) -> Result<check::Jobs, String> {
     }
     client.insist(policies::no_more_ticks(), None).await;
     drain(&client).await?;
-    // Late requests arrive after this node has begun: they must find that they are too late, or be finished as well.
+    // Late requests arrive after this node has begun: they must be refused as too late, or be finished as well.
     world.wait_arrived().await;
+    waits::judge(world, &client).await?;
     pause_ms(300_000).await;
     file.settle().await.map_err(|e| format!("G5: it does not settle at the end: {e:?}"))?;
     drain(&client).await?;
-    // What may leave has left, so that nothing happens by itself when it is to be quiet.
+    // Archive everything first, so that nothing happens by itself when it is to be quiet.
     if world.plan.keep.is_some() {
         archive_all(world, &file).await?;
     }
@@ -245,7 +265,7 @@ async fn clean_up(world: &Arc<World>) -> Result<check::Jobs, String> {
     Ok(jobs.jobs)
 }
 
-/// What may leave leaves, and what becomes too old by then is given up.
+/// Archive all jobs that may leave, and expire the objects that become too old by then.
 async fn archive_all(world: &Arc<World>, file: &QueueFile) -> Result<(), String> {
     let endless = |e| format!("G5: the archive does not come to an end: {e:?}");
     file.archive().await.map_err(endless)?;
@@ -265,7 +285,7 @@ async fn archive_all(world: &Arc<World>, file: &QueueFile) -> Result<(), String>
     Ok(())
 }
 
-/// Every job there is, in the file and in the archive.
+/// Every existing job, in the file and in the archive.
 async fn everything(
     world: &Arc<World>,
     file: &QueueFile,
@@ -282,7 +302,7 @@ async fn everything(
     Ok(whole)
 }
 
-/// P16: whatever nothing refers to is collected when somebody asks for it, and nobody looks for it more often.
+/// P16: objects that nothing refers to are collected when a caller requests it, and no process lists more often.
 async fn collected(world: &Arc<World>, file: &QueueFile, listed: &BTreeSet<String>) -> Result<(), String> {
     world.bucket().asked_to_collect += 1;
     let told = file.collect(Duration::ZERO).await;
@@ -302,7 +322,7 @@ async fn collected(world: &Arc<World>, file: &QueueFile, listed: &BTreeSet<Strin
     }
 }
 
-/// G5: whatever was not finished can be claimed and finished within bounded time.
+/// G5: every unfinished job can be claimed and finished within bounded time.
 async fn drain(client: &Client) -> Result<(), String> {
     let bound = client.world.now_ms() + 3_600_000;
     let lease = client.world.plan.lease_ms.1;
@@ -319,8 +339,8 @@ async fn drain(client: &Client) -> Result<(), String> {
             client.call(Op::Ack { held, result: None }, false, Some((fence, until))).await;
         }
         if none {
-            match client.file.ask(Query::Queues, None).await {
-                Ok(Answer::Queues(queues)) => {
+            match client.file.queues(None).await {
+                Ok(queues) => {
                     let live = |s: &State| !s.is_finished();
                     let left = queues
                         .iter()
@@ -332,7 +352,7 @@ async fn drain(client: &Client) -> Result<(), String> {
                         return Ok(());
                     }
                 }
-                other => client.world.note(|| format!("drain: {other:?}")),
+                Err(error) => client.world.note(|| format!("drain: {error:?}")),
             }
             pause_ms(1_000).await;
         }
@@ -355,7 +375,7 @@ async fn quiet(world: &Arc<World>, client: &Client) -> Result<(), String> {
         got = waiting => return Err(format!("G9: a waiting claim on an empty file ends with {got}")),
         () = pause_ms(600_000) => {}
     }
-    // The claim that was dropped here is handed back, which costs nothing, for it had nothing.
+    // The claim that was dropped here is handed back, which costs nothing, as it had no jobs.
     let after = count();
     if (after.puts, after.lists) != (idle.puts, idle.lists) {
         return Err(format!("G9: ten minutes of waiting cost {idle:?} -> {after:?}"));

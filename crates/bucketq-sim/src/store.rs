@@ -1,7 +1,8 @@
-//! The faulty store: what one life of one process sees of the bucket.
+//! The faulty store: the bucket as one life of one process sees it.
 //!
-//! Handed to the engine as its [`Store`]. A request travels in a task of the world, so that it may arrive after its
-//! caller has given up, crashed or come back. A dead or stalled process gets no answers; a dead one's run no further.
+//! The engine gets it as its [`Store`]. A request travels in a task of the world, so that it may arrive after its
+//! caller stopped waiting, crashed or came back. A dead or stalled process gets no replies; requests of a dead one
+//! stop.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::bucket::{Bucket, Who, is_head};
 use crate::clock::{EPOCH_MS, pause_ms};
-use crate::plan::{Fate, Verb};
+use crate::crowd;
+use crate::plan::{Fate, Verb, Wrong};
 use crate::rng::Rng;
 use crate::variants::Variant;
 use crate::world::World;
@@ -25,15 +27,17 @@ use crate::world::World;
 /// One life of one process, as its store sees it.
 #[derive(Debug)]
 pub struct Life {
-    /// Which.
+    /// Which life.
     pub who: Who,
     dead: AtomicBool,
-    /// It has been told the store's time.
+    /// It got the store's time.
     dated: AtomicBool,
-    /// Its probe met what a store that keeps its word does not do: a false 412, a 409 without a rival, a request
-    /// carried out twice, a damaged body.
+    /// It has read HEAD: from now on it may get a wrong 404 for it.
+    read: AtomicBool,
+    /// Its probe met faults that a store which keeps its promises does not have: a false 412, a 409 without a rival, a
+    /// request carried out twice, a damaged body.
     pub misled: AtomicBool,
-    /// Rung when a step of the store decides that the process dies here.
+    /// Notified when a step of the store decides that the process dies here.
     pub crash: Notify,
 }
 
@@ -41,15 +45,15 @@ impl Life {
     /// A life that begins.
     pub fn new(who: Who) -> Self {
         let no = || AtomicBool::new(false);
-        Self { who, dead: no(), dated: no(), misled: no(), crash: Notify::new() }
+        Self { who, dead: no(), dated: no(), read: no(), misled: no(), crash: Notify::new() }
     }
 
-    /// From now on nothing of this process reaches the bucket, and no answer reaches it.
+    /// From now on no request of this process reaches the bucket, and it gets no reply.
     pub fn end(&self) {
         self.dead.store(true, Ordering::Relaxed);
     }
 
-    /// It has ended.
+    /// Whether it has ended.
     pub fn is_over(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
     }
@@ -60,6 +64,7 @@ pub struct FaultyStore {
     world: Arc<World>,
     life: Arc<Life>,
     rng: Arc<Rng>,
+    odd: Rng,
 }
 
 impl fmt::Debug for FaultyStore {
@@ -69,14 +74,16 @@ impl fmt::Debug for FaultyStore {
 }
 
 impl FaultyStore {
-    /// What this life sees of the world's bucket.
+    /// The store through which this life uses the world's bucket.
     pub fn new(world: Arc<World>, life: Arc<Life>) -> Self {
         let rng = Arc::new(world.rng.fork());
-        Self { world, life, rng }
+        let Who { node, life: n } = life.who;
+        let odd = Rng::new((world.plan.budget << 32) ^ ((node as u64) << 16) ^ u64::from(n));
+        Self { world, life, rng, odd }
     }
 
-    /// Between an upload and the HEAD that refers to it, and between a floor and what is deleted by it: now and then
-    /// the process hangs or dies just here, where collection is the subject.
+    /// Between an upload and the HEAD that refers to it, and between a floor and the deletions below it: now and then
+    /// the process hangs or dies at this point, in seeds that test collection.
     fn between(&self) {
         if !self.world.plan.frantic || self.world.healed() || self.world.plan.fault_rate == 0 {
             return;
@@ -90,7 +97,7 @@ impl FaultyStore {
         }
     }
 
-    /// Not dead, not stalled; and perhaps this is where the process dies.
+    /// Waits while the process is stalled, and forever once it is dead; perhaps the process dies here.
     async fn step(&self) {
         if !self.life.is_over() && !self.world.healed() && self.rng.chance(self.world.plan.crash_rate) {
             self.world.fault(|| format!("{} dies inside a request", self.life.who));
@@ -124,6 +131,16 @@ impl FaultyStore {
         fate
     }
 
+    /// A 404 for an existing HEAD, as from a proxy. Drawn separately, so that other seeds stay the same.
+    fn calls_it_missing(&self) -> bool {
+        let may = self.world.plan.missing && !self.world.healed() && self.life.read.load(Ordering::Relaxed);
+        let missing = may && self.odd.one_in(40);
+        if missing {
+            self.world.fault(|| format!("{} is told that there is no HEAD", self.life.who));
+        }
+        missing
+    }
+
     fn mislead(&self, fate: Fate, key: &str) {
         let odd =
             matches!(fate, Fate::False412 | Fate::Conflict409 | Fate::Twice | Fate::Torn | Fate::Flipped);
@@ -137,7 +154,7 @@ impl FaultyStore {
         self.rng.between(low, high) / 2
     }
 
-    /// Send a request that `fate` befalls: `None` when no answer comes. `apply` runs in the bucket when it arrives.
+    /// Sends a request with this `fate`; returns `None` if no reply comes. `apply` runs in the bucket when it arrives.
     async fn send<T: Send + 'static>(
         &self,
         fate: Fate,
@@ -161,7 +178,7 @@ impl FaultyStore {
         world.travelling(1);
         tokio::spawn(async move {
             pause_ms(up + late).await;
-            // Nobody listens when the caller has gone: the request counts all the same.
+            // The caller may be gone: the request counts all the same.
             let _ = answer.send(apply(&mut world.bucket(), world.now_ms()));
             if let Some(wait) = again {
                 pause_ms(wait).await;
@@ -178,26 +195,40 @@ impl FaultyStore {
         (fate != Fate::Failed).then_some(value)
     }
 
-    /// The Date of an answer. A life is told the right time once before anything can be wrong with it: a process that
-    /// begins with a wrong Date, or with none and a wrong clock, cannot know (decision 6).
+    /// The Date of a reply. The first reply of a life has one, right or wrong: a process that starts with a wrong clock
+    /// and without a Date cannot notice (decision 6).
     fn date(&self, fate: Fate, key: &str) -> Option<i64> {
         if !self.world.plan.dates {
             return None;
         }
-        // The Date that comes with other objects, the probe's among them, is not looked at.
-        let first = !is_head(key) || !self.life.dated.swap(true, Ordering::Relaxed);
+        let first = is_head(key) && !self.life.dated.swap(true, Ordering::Relaxed);
         let mut off = if fate == Fate::StaleDate { -1_500 } else { 0 };
         match self.world.date_off(self.life.who.node) {
-            Some(0) if !first => return None,
-            Some(by) if !first => off = by,
-            _ if fate == Fate::NoDate && !first => return None,
-            _ => {}
+            _ if first => off = self.first_date_off(),
+            Some(0) => return None,
+            Some(by) => off = by,
+            None if fate == Fate::NoDate => return None,
+            None => {}
         }
         let now = match self.world.variant {
             Some(Variant::DateAgrees) => self.world.clocks[self.life.who.node].wall_ms(),
             _ => EPOCH_MS + self.world.now_ms().cast_signed(),
         };
         Some(now + off - (now + off).rem_euclid(1_000))
+    }
+
+    /// How far off the first Date of this life is.
+    fn first_date_off(&self) -> i64 {
+        if self.world.plan.wrong != Wrong::FirstDate || self.world.healed() || self.rng.one_in(3) {
+            return 0;
+        }
+        let by = match self.rng.below(4) {
+            0 => 400 * 86_400_000,
+            _ => self.rng.spread(self.world.plan.max_skew_ms + 3_000, 200_000).cast_signed(),
+        };
+        let by = if self.rng.one_in(2) { by } else { -by };
+        self.world.fault(|| format!("the first Date for {} is off by {by} ms", self.life.who));
+        by
     }
 
     fn damaged(&self, fate: Fate, bytes: Bytes) -> Bytes {
@@ -228,12 +259,15 @@ impl Store for FaultyStore {
         match found {
             None => Err(error_of(fate)),
             Some(None) => Ok(Got::Absent { date_ms }),
+            // Before the first read a 404 means a new queue file; by P18 other objects may be reported missing.
+            Some(_) if is_head(key) && self.calls_it_missing() => Ok(Got::Absent { date_ms }),
             Some(Some(object)) if unless.is_some_and(|v| v.as_str() == object.version) => {
                 Ok(Got::Unchanged { date_ms })
             }
             Some(Some(object)) => {
                 let bytes = self.damaged(fate, object.bytes);
                 if is_head(key) {
+                    self.life.read.store(true, Ordering::Relaxed);
                     let now = self.world.now_ms();
                     self.world.bucket().learn(self.life.who, &bytes, false, now);
                 }
@@ -256,7 +290,7 @@ impl Store for FaultyStore {
             self.world.bucket().sent(who, wall_ms, &body);
         }
         self.mislead(fate, key);
-        // Whoever is let in as a second winner must still be waiting for its answer.
+        // The caller of a second winner must still be waiting for its reply.
         let prompt = is_head(key) && matches!(fate, Fate::Fine | Fate::Slow);
         let sent = body.clone();
         let world = self.world.clone();
@@ -301,6 +335,10 @@ impl Store for FaultyStore {
     async fn put_new(&self, key: &str, body: Bytes) -> Result<()> {
         self.world.request(self.life.who, Verb::PutNew, key).await;
         self.step().await;
+        if self.world.plan.crowd && self.life.who.node == crowd::LARGE && !key.contains(".knock") {
+            // A commit that needs a segment takes long to build.
+            pause_ms(crowd::UPLOAD_MS).await;
+        }
         let fate = self.fate(Verb::PutNew, key);
         let name = key.to_owned();
         let stored = self.send(fate, move |bucket, _| bucket.put_new(&name, body.clone())).await;
@@ -345,7 +383,7 @@ impl Store for FaultyStore {
     }
 }
 
-/// What the engine is told when no answer came.
+/// The error that the engine gets when no reply came.
 fn error_of(fate: Fate) -> Error {
     match fate {
         Fate::Refused => Error::new(Code::Unreachable, "connection refused"),

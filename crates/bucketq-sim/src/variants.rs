@@ -1,8 +1,8 @@
 //! Broken on purpose: each rule of the commit protocol, left out, must be caught by the checks.
 //!
-//! Called by the run (a variant bends plan, store, entropy or worker) and by the binary and tests/sim (which go
-//! through [`Variant::all`]). What can be broken from outside is broken in the store, the entropy or the worker; the
-//! rest needs `bucketq::broken`, which exists only under the feature `broken` and is in nothing that ships.
+//! Called by run.rs (a variant bends plan, store, entropy or worker) and by the binary and tests/sim (through
+//! [`Variant::all`]). These rules are broken in the store, the entropy or the worker. The others are broken inside the
+//! engine, in the scratch copy of `make mutants`: see mutants.rs.
 
 use crate::bucket::Lie;
 use crate::plan::{Fate, Plan, Wrong};
@@ -12,31 +12,41 @@ use crate::run::{Report, run};
 /// One broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// Nothing is broken, in plans as harsh as those of the variants: the control, which must hold.
+    /// Nothing is broken, in plans as harsh as those of the variants: the control, which must pass.
     Harsh,
-    /// Nothing is broken but one node's clock, which is set again and again: a control as well (P28).
+    /// Only one node's clock is broken: it is set again and again. A control as well (P28).
     WrongClock,
-    /// Nothing is broken but a clock that is behind where no Date tells (P28).
+    /// Only a clock is broken: it is behind, where no Date shows it (P28).
     ClockBehind,
-    /// Nothing is broken but a clock that is ahead where no Date tells, of whoever made the queue file (P28).
+    /// Only the clock of the node that creates the queue file is broken: it is ahead, where no Date shows it (P28).
     ClockAhead,
-    /// Nothing is broken but the Date of the store at times (P28).
+    /// Only the Date of the store is wrong, at times (P28).
     StoreClock,
-    /// Nothing is broken but the store, which loses one acknowledged commit (P25).
+    /// Only the first Date that each process gets is wrong (P28).
+    FirstDate,
+    /// Only the clock of a process in Local mode is broken (P28).
+    LocalClock,
+    /// Nothing is broken; machines sleep, for longer than leases last (P26).
+    Sleeps,
+    /// Only the store is broken: it loses one acknowledged commit (P25).
     Betrayed,
     /// Nothing is broken; the store is probed first (G10).
     Probed,
-    /// Nothing is broken but the store, and it is probed first (G10).
+    /// Only the store is broken, and it is probed first (G10).
     Refused,
-    /// Nothing is broken; collection as often as can be.
+    /// Only the store is broken: it turns bad under an existing queue file (G10).
+    Turned,
+    /// Nothing is broken; collection as often as possible.
     Frantic,
-    /// Nothing is broken; jobs leave as soon as they can, and collection as often as can be.
+    /// Nothing is broken; jobs leave as soon as they can, and collection as often as possible.
     Archives,
+    /// Nothing is broken; one writer never rests, one comes now and then, and one has large commits.
+    Crowd,
     /// Two states of HEAD share a version, as without a fresh commit id in the body (P1).
     SameVersion,
     /// Keys of segments and bases are not random (P12).
     FixedKey,
-    /// The worker counts its lease from the answer (P26).
+    /// The worker counts its lease from the reply (P26).
     LeaseFromAnswer,
     /// The worker leaves out the margin for skew (P26).
     NoSkewMargin,
@@ -44,25 +54,27 @@ pub enum Variant {
     TwoWinners,
     /// The store ignores conditions (P24).
     NoConditions,
-    /// The store answers gets with the state before (P21, P24).
+    /// Gets return the previous state (P21, P24).
     StaleReads,
     /// A store that lies is not probed (P24).
     NoProbe,
-    /// The store's Date agrees with whoever asks, so that a clock that is set goes unnoticed (P28).
+    /// The store's Date agrees with each process's clock, so that a clock that is set goes unnoticed (P28).
     DateAgrees,
-    /// A clock that is behind HEAD is not looked at (P28).
+    /// A clock behind HEAD is not checked (P28).
     ClockUnseen,
+    /// The steady clock of a machine stands still while the machine sleeps (P26).
+    SteadyClockStops,
     /// A store loses an acknowledged commit, and its writer does not look for it (P25).
-    #[cfg(feature = "broken")]
+    #[cfg(feature = "mutants")]
     LossUnnoticed,
     /// Broken inside the engine.
-    #[cfg(feature = "broken")]
+    #[cfg(feature = "mutants")]
     Engine(bucketq::broken::Broken),
 }
 
 impl Variant {
-    /// Every variant that can be produced from outside.
-    pub const OUTSIDE: [Self; 10] = [
+    /// Every variant that can be produced outside the engine.
+    pub const OUTSIDE: [Self; 11] = [
         Self::SameVersion,
         Self::FixedKey,
         Self::LeaseFromAnswer,
@@ -73,32 +85,34 @@ impl Variant {
         Self::NoProbe,
         Self::DateAgrees,
         Self::ClockUnseen,
+        Self::SteadyClockStops,
     ];
 
-    /// Nothing of the engine is broken: these must hold.
-    pub const CONTROLS: [Self; 10] = [
+    /// The engine is not broken: these must pass.
+    pub const CONTROLS: [Self; 15] = [
         Self::Harsh,
         Self::WrongClock,
         Self::ClockBehind,
         Self::ClockAhead,
         Self::StoreClock,
+        Self::FirstDate,
+        Self::LocalClock,
+        Self::Sleeps,
         Self::Betrayed,
         Self::Probed,
         Self::Refused,
+        Self::Turned,
         Self::Frantic,
         Self::Archives,
+        Self::Crowd,
     ];
 
-    /// Every variant there is.
+    /// Every variant and every control.
     pub fn all() -> Vec<Self> {
-        #[cfg(feature = "broken")]
-        return Self::OUTSIDE
-            .into_iter()
-            .chain([Self::LossUnnoticed])
-            .chain(ENGINE.into_iter().map(Self::Engine))
-            .collect();
-        #[cfg(not(feature = "broken"))]
-        Self::OUTSIDE.to_vec()
+        let all = Self::OUTSIDE.into_iter().chain(Self::CONTROLS);
+        #[cfg(feature = "mutants")]
+        let all = all.chain(crate::mutants::inside());
+        all.collect()
     }
 
     /// Draws of this many bytes are constant.
@@ -106,13 +120,16 @@ impl Variant {
         if self == Self::FixedKey { 8 } else { 0 }
     }
 
-    /// What this variant needs to show itself, and nothing that could hide it.
+    /// Changes the plan to what this variant needs to show its fault, without anything that could hide it.
     pub fn bend(self, plan: &mut Plan) {
         plan.operator = None;
         plan.damaged = false;
+        plan.missing = false;
         plan.wrong = Wrong::None;
         (plan.lie, plan.refusal, plan.probe, plan.betrayal) = (Lie::None, false, false, None);
-        plan.asks = false;
+        (plan.asks, plan.sleeps, plan.local, plan.keeper) = (false, false, false, false);
+        plan.repeats = matches!(self, Self::Harsh | Self::Frantic | Self::Archives | Self::Betrayed);
+        plan.turns = None;
         plan.deep = false;
         plan.nodes = plan.nodes.max(3);
         plan.clocks.resize(plan.nodes + 1, (0, 0));
@@ -151,6 +168,14 @@ impl Variant {
                 Self::WrongClock.bend(plan);
                 plan.wrong = Wrong::Store;
             }
+            Self::FirstDate => first_date(plan),
+            Self::LocalClock => plan.stay_local(),
+            Self::Sleeps | Self::SteadyClockStops => {
+                plan.sleeps = true;
+                plan.trouble_ms = 3_000;
+                plan.fault_rate = 0;
+                plan.crash_rate = 0;
+            }
             Self::ClockBehind | Self::ClockUnseen | Self::ClockAhead => {
                 plan.dates = false;
                 plan.trouble_ms = 6_000;
@@ -158,7 +183,9 @@ impl Variant {
             }
             Self::Betrayed => plan.betrayal = Some(5),
             Self::Probed => plan.probe = true,
+            Self::Turned => turn(plan),
             Self::Frantic => frantic(plan),
+            Self::Crowd => plan.crowd(),
             Self::Archives => {
                 plan.deep = true;
                 archives(plan);
@@ -174,30 +201,21 @@ impl Variant {
                 plan.probe = self == Self::Refused;
             }
             Self::SameVersion => plan.lie = Lie::SameVersion,
-            #[cfg(feature = "broken")]
-            Self::LossUnnoticed => {
-                plan.betrayal = Some(5);
-                plan.options.broken = Some(bucketq::broken::Broken::RollbackBySeqOnly);
-            }
             Self::LeaseFromAnswer => slow_answers(plan),
             Self::NoSkewMargin => far_clocks(plan),
-            #[cfg(feature = "broken")]
-            Self::Engine(broken) => {
-                plan.keep = None;
-                plan.options.broken = Some(broken);
-                engine(broken, plan);
-            }
+            #[cfg(feature = "mutants")]
+            Self::LossUnnoticed | Self::Engine(_) => crate::mutants::bend(self, plan),
             _ => {}
         }
         plan.options.max_skew = Some(std::time::Duration::from_millis(plan.max_skew_ms));
     }
 
-    /// The first seed from `from` on, of at most `most`, whose checks notice.
+    /// The first seed from `from` on, of at most `most`, whose checks find the fault.
     pub fn caught(self, from: u64, most: u64) -> Option<Report> {
         self.caught_as("", from, most)
     }
 
-    /// The same, if they notice in these words.
+    /// The same, if the finding contains this text.
     pub fn caught_as(self, what: &str, from: u64, most: u64) -> Option<Report> {
         (from..from + most)
             .map(|seed| run(seed, Some(self), false))
@@ -205,133 +223,55 @@ impl Variant {
     }
 }
 
-/// Short leases, equal clocks, and answers that take long.
-fn slow_answers(plan: &mut Plan) {
+/// Processes that come and go, and get a wrong Date first.
+pub(crate) fn first_date(plan: &mut Plan) {
+    plan.dates = true;
+    plan.max_skew_ms = 5_000;
+    plan.wrong = Wrong::FirstDate;
+    plan.trouble_ms = 4_000;
+    plan.lease_ms = (10_500, 14_000);
+}
+
+/// Short leases, equal clocks, and slow replies.
+pub(crate) fn slow_answers(plan: &mut Plan) {
     plan.max_skew_ms = 0;
     plan.clocks.fill((0, 0));
     plan.lease_ms = (1_000, 4_000);
     plan.fault_rate = 60_000;
 }
 
-/// Many segments and bases, and somebody who collects all the time.
-fn frantic(plan: &mut Plan) {
+/// Many segments and bases, and a caller that collects all the time.
+pub(crate) fn frantic(plan: &mut Plan) {
     plan.hurry(&Rng::new(plan.budget));
     plan.large = 3;
     plan.asks = true;
 }
 
 /// Jobs leave all the time, and processes die in between.
-fn archives(plan: &mut Plan) {
+pub(crate) fn archives(plan: &mut Plan) {
     frantic(plan);
     plan.archive(&Rng::new(plan.budget));
     plan.options.archive_every = std::time::Duration::from_millis(1);
     plan.crash_rate = plan.crash_rate.max(2_000);
 }
 
+/// A store that keeps its promises until the queue file is created.
+pub(crate) fn turn(plan: &mut Plan) {
+    plan.probe = true;
+    plan.keep = None;
+    // A fault may look like a refusal: no faults, so that nothing hides the lie.
+    plan.fault_rate = 0;
+    plan.crash_rate = 0;
+    plan.trouble_ms = 0;
+    plan.turns = Some([Lie::NoConditions, Lie::NoIfMatch][plan.budget as usize % 2]);
+}
+
 /// Clocks as far apart as they may be, and nothing that corrects them.
-fn far_clocks(plan: &mut Plan) {
+pub(crate) fn far_clocks(plan: &mut Plan) {
     plan.dates = false;
     plan.max_skew_ms = 5_000;
     for (n, clock) in plan.clocks.iter_mut().enumerate() {
         *clock = (if n % 2 == 0 { 2_400 } else { -2_400 }, 0);
     }
     plan.lease_ms = (10_500, 11_000);
-}
-
-/// Every rule the engine can break.
-#[cfg(feature = "broken")]
-const ENGINE: [bucketq::broken::Broken; 41] = {
-    use bucketq::broken::Broken as B;
-    [
-        B::TimeoutIsFailure,
-        B::ConflictIsFailure,
-        B::NewIdOnResend,
-        B::SameCommitId,
-        B::NewestOnly,
-        B::SettleByAttempt,
-        B::PruneWithoutForgotten,
-        B::DirtyRead,
-        B::BaseFromUnsettled,
-        B::OlderBaseReplaces,
-        B::FixedSegmentKey,
-        B::MergeUnaligned,
-        B::SegmentOfLostCommit,
-        B::CollectWithoutFloor,
-        B::ReferBelowFloor,
-        B::FloorBeforeStored,
-        B::FloorNewerThanReferences,
-        B::TokenNotCompared,
-        B::LeaseFromAnswer,
-        B::NoSkewMargin,
-        B::RollbackBySeqOnly,
-        B::RecreateHead,
-        B::NoResetCache,
-        B::CapForEachClaim,
-        B::PendingForEachEnqueue,
-        B::GroupNotHeld,
-        B::RateForgotten,
-        B::ScheduleNotMoved,
-        B::WindowTooLong,
-        B::WindowTooShort,
-        B::CollectWithoutList,
-        B::ListBelowFloor,
-        B::ListBeforeUpload,
-        B::ListTwice,
-        B::LeaveBeforeListed,
-        B::FixedArchiveKey,
-        B::PastStays,
-        B::PastForgotten,
-        B::GivenUpGoesAtOnce,
-        B::GivenUpStays,
-        B::GivenUpTooSoon,
-    ]
-};
-
-/// What each broken rule of the engine needs.
-#[cfg(feature = "broken")]
-fn engine(broken: bucketq::broken::Broken, plan: &mut Plan) {
-    use crate::plan::Operator;
-    use bucketq::broken::Broken;
-    plan.deep = true;
-    match broken {
-        Broken::RollbackBySeqOnly => plan.operator = Some(Operator::Restores),
-        Broken::LeaseFromAnswer => slow_answers(plan),
-        Broken::NoSkewMargin => far_clocks(plan),
-        Broken::BaseFromUnsettled
-        | Broken::OlderBaseReplaces
-        | Broken::MergeUnaligned
-        | Broken::SegmentOfLostCommit
-        | Broken::FixedSegmentKey => {
-            plan.large = 2;
-            plan.options.tail = 2 * 1024;
-        }
-        // Who refers to an object must stand still between its upload and its commit while others collect.
-        Broken::ReferBelowFloor => {
-            frantic(plan);
-            plan.trouble_ms = 4_000;
-            plan.options.grace = std::time::Duration::from_secs(8);
-        }
-        Broken::CollectWithoutFloor | Broken::FloorBeforeStored | Broken::FloorNewerThanReferences => {
-            frantic(plan);
-        }
-        Broken::CollectWithoutList
-        | Broken::ListBelowFloor
-        | Broken::ListBeforeUpload
-        | Broken::ListTwice
-        | Broken::LeaveBeforeListed
-        | Broken::FixedArchiveKey
-        | Broken::PastStays
-        | Broken::PastForgotten => archives(plan),
-        Broken::GivenUpGoesAtOnce | Broken::GivenUpStays | Broken::GivenUpTooSoon => {
-            archives(plan);
-            plan.give_up(&Rng::new(plan.budget));
-        }
-        // The first copy must land between the look and the resend.
-        Broken::ConflictIsFailure => {
-            plan.favour = Some(Fate::Late);
-            plan.fault_rate = 200_000;
-        }
-        Broken::RecreateHead => plan.operator = Some(Operator::Deletes),
-        _ => {}
-    }
 }

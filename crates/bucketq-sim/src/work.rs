@@ -1,16 +1,18 @@
 //! A worker: claims, works, and finishes in every way there is, well and badly.
 //!
-//! Spawned by workload.rs. A worker keeps to its deadlines (that is what G4 promises it for), but it may be slow,
-//! forget a job, drop its claim in mid-air, or ack long after its time.
+//! Spawned by workload.rs. A worker keeps to its deadlines (G4 holds for such workers), but it may be slow, forget a
+//! job, drop its claim before the reply, or ack long after its deadline.
 
 use std::time::Duration;
 
-use bucketq::Taken;
+use bucketq::env::Clock;
 use bucketq::job::Payload;
 use bucketq::op::{Held, Op, Queues};
+use bucketq::{ClaimedJob, Keeper};
 
-use crate::clock::{now, pause_ms};
+use crate::clock::pause_ms;
 use crate::history::{ClaimCall, Hold};
+use crate::keeping;
 use crate::policies::{TICK_PAYLOAD, TICKS, due_of};
 use crate::store::Life;
 use crate::variants::Variant;
@@ -18,6 +20,19 @@ use crate::workload::{Client, Halted, QUEUES, is_fatal, payload_of};
 
 /// Claim and work until the clients stop.
 pub async fn work(client: &Client, life: &Life) -> Halted {
+    if !client.world.plan.keeper {
+        return turns(client, life, None).await;
+    }
+    let Ok((keeper, task)) = Keeper::new(&client.file) else { return true };
+    // Inside this client, so that it dies with the process.
+    tokio::select! {
+        biased;
+        halted = turns(client, life, Some(&keeper)) => halted,
+        () = task => true,
+    }
+}
+
+async fn turns(client: &Client, life: &Life, keeper: Option<&Keeper>) -> Halted {
     while !client.world.is_over() && !life.is_over() {
         pause_ms(client.rng.spread(1, 300)).await;
         let (low, high) = client.world.plan.lease_ms;
@@ -29,7 +44,7 @@ pub async fn work(client: &Client, life: &Life) -> Halted {
             Err(_) => pause_ms(client.rng.spread(10, 1_000)).await,
             Ok(jobs) => {
                 for (n, taken) in jobs {
-                    if handle(client, n, &taken, lease_ms).await {
+                    if handle(client, n, &taken, lease_ms, keeper).await {
                         return true;
                     }
                 }
@@ -39,15 +54,15 @@ pub async fn work(client: &Client, life: &Life) -> Halted {
     false
 }
 
-/// Claim up to `max` jobs and record them; `patience` is when the caller drops the request. `Err(true)` when the
-/// handle is of no more use.
+/// Claim up to `max` jobs and record them; `patience` is when the caller drops the request. Returns `Err(true)` when
+/// the handle can no longer be used.
 pub async fn claim(
     client: &Client,
     max: u32,
     lease_ms: u64,
     wait_ms: u64,
     patience: Option<u64>,
-) -> Result<Vec<(usize, Taken)>, Halted> {
+) -> Result<Vec<(usize, ClaimedJob)>, Halted> {
     let world = &client.world;
     pause_ms(world.stalled_for(client.who.node)).await;
     world.count_call();
@@ -93,8 +108,8 @@ fn record(
     client: &Client,
     n: usize,
     lease_ms: u64,
-    answer: bucketq::Result<Vec<Taken>>,
-) -> Result<Vec<(usize, Taken)>, Halted> {
+    answer: bucketq::Result<Vec<ClaimedJob>>,
+) -> Result<Vec<(usize, ClaimedJob)>, Halted> {
     let world = &client.world;
     let at_ms = world.now_ms();
     let got = answer.as_ref().map(Vec::len).map_err(Clone::clone);
@@ -106,10 +121,14 @@ fn record(
         matches!(error.kind(), bucketq::error::Kind::Corrupt | bucketq::error::Kind::Closed)
     })?;
     let mut held = Vec::new();
+    let clock = &world.clocks[client.who.node];
     for taken in jobs {
         let until_ms = match world.variant {
             Some(Variant::LeaseFromAnswer) => at_ms + lease_ms - world.plan.max_skew_ms,
             Some(Variant::NoSkewMargin) => world.ms_of(taken.deadline) + world.plan.max_skew_ms,
+            Some(Variant::SteadyClockStops) => {
+                world.ms_of(taken.deadline) + clock.stood().1.as_millis() as u64
+            }
             _ => world.ms_of(taken.deadline),
         };
         if until_ms < at_ms {
@@ -136,19 +155,38 @@ fn record(
     Ok(held)
 }
 
-/// Work on one job and finish it somehow.
-async fn handle(client: &Client, n: usize, taken: &Taken, lease_ms: u64) -> Halted {
+/// Work on one job and finish it in one of the possible ways.
+async fn handle(
+    client: &Client,
+    n: usize,
+    taken: &ClaimedJob,
+    lease_ms: u64,
+    keeper: Option<&Keeper>,
+) -> Halted {
     let rng = &client.rng;
+    let kept = match keeper {
+        Some(keeper) if rng.one_in(2) => match keeping::work(client, keeper, n, taken, lease_ms).await {
+            Some(kept) => Some(kept),
+            // The lease is lost: the worker drops its work.
+            None => return false,
+        },
+        _ => None,
+    };
     let proof = Held { id: taken.job.id, token: taken.lease.token };
     let choice = rng.below(100);
     let late = choice < 4;
     let time = if late { lease_ms + rng.spread(1, 10_000) } else { rng.spread(1, 400) };
-    if choice >= 97 && extend(client, n, proof, lease_ms).await {
+    if choice >= 97 && kept.is_none() && extend(client, n, proof, lease_ms).await {
         return true;
     }
     pause_ms(time).await;
     pause_ms(client.world.stalled_for(client.who.node)).await;
-    if !late && taken.deadline <= now() && client.world.history().holds[n].until_ms <= client.world.now_ms() {
+    let clock = &client.world.clocks[client.who.node];
+    if !late
+        && kept.is_none()
+        && taken.deadline <= clock.monotonic()
+        && client.world.history().holds[n].until_ms <= client.world.now_ms()
+    {
         // A worker that has missed its deadline drops the work.
         return false;
     }
@@ -179,10 +217,14 @@ async fn handle(client: &Client, n: usize, taken: &Taken, lease_ms: u64) -> Halt
         history.stop(n, client.world.now_ms());
         (history.holds[n].fence, history.holds[n].until_ms)
     };
-    client.insist(op, Some((fence, until))).await
+    let halted = client.insist(op, Some((fence, until))).await;
+    if let Some(kept) = kept {
+        kept.end();
+    }
+    halted
 }
 
-/// Hold on to a job once or twice.
+/// Extend the lease once or twice.
 async fn extend(client: &Client, n: usize, proof: Held, lease_ms: u64) -> Halted {
     for _ in 0..2 {
         pause_ms(client.rng.below(lease_ms / 2)).await;
@@ -194,7 +236,11 @@ async fn extend(client: &Client, n: usize, proof: Held, lease_ms: u64) -> Halted
             return false;
         }
         let call = client
-            .call(Op::Extend { held: proof, lease_ms: lease_ms.cast_signed() }, false, Some((fence, until)))
+            .call(
+                Op::Extend { held: proof, lease_ms: lease_ms.cast_signed(), at_least: false },
+                false,
+                Some((fence, until)),
+            )
             .await;
         if call.commit().is_some() {
             // P26: counted from before the extend was sent.

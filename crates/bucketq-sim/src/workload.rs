@@ -1,7 +1,7 @@
-//! What the callers of one process do: enqueue, work, look, and meddle with each other as users do.
+//! The calls of one process: enqueue, work, read, cancel, requeue and purge, as users do.
 //!
-//! Spawned by a node into its set of clients. Every call and its answer goes into the history; nothing is judged
-//! here. A client that is told to stop (Corrupt, Closed) says so by its return value.
+//! Spawned by a node into its set of clients. Every call and its reply is recorded in the history; nothing is judged
+//! here. A client whose handle can no longer be used (Corrupt, Closed) returns true.
 
 use std::sync::Arc;
 
@@ -33,11 +33,11 @@ pub struct Client {
     pub file: QueueFile,
     /// The life it belongs to.
     pub who: Who,
-    /// Its own chance.
+    /// Its own random draws.
     pub rng: Rng,
 }
 
-/// Whether a client came to an end because its handle is of no more use.
+/// Whether a client ended because its handle can no longer be used.
 pub type Halted = bool;
 
 /// Start the clients of a life.
@@ -65,7 +65,7 @@ pub fn spawn(
     }
 }
 
-/// Wait until a client gives its handle up; for ever if none does.
+/// Wait until a client ends because of its handle; forever if none does.
 pub async fn halted(clients: &mut JoinSet<Halted>) {
     while let Some(end) = clients.join_next().await {
         if end.unwrap_or(true) {
@@ -76,7 +76,7 @@ pub async fn halted(clients: &mut JoinSet<Halted>) {
 }
 
 impl Client {
-    /// Send an op and record what came back; `held` as in [`Call`].
+    /// Send an op and record its reply; `held` as in [`Call`].
     pub async fn call(&self, op: Op, again: bool, held: Option<(u64, u64)>) -> Call {
         let wait = self.world.stalled_for(self.who.node);
         pause_ms(wait).await;
@@ -105,7 +105,8 @@ impl Client {
         history.calls[n].clone()
     }
 
-    /// Send an op, and again while the answer leaves hope, as a careful caller does. True when the handle is done for.
+    /// Send an op, and again while the error allows a retry, as a careful caller does. Returns true when the handle can
+    /// no longer be used.
     pub async fn insist(&self, op: Op, held: Option<(u64, u64)>) -> Halted {
         for attempt in 0..4 {
             let call = self.call(op.clone(), attempt > 0, held).await;
@@ -137,11 +138,18 @@ impl Client {
             if self.insist(op, None).await {
                 return true;
             }
+            if self.world.plan.repeats
+                && self.rng.one_in(6)
+                && let Some((op, held)) = self.sent_before()
+                && is_fatal(&self.call(op, true, held).await)
+            {
+                return true;
+            }
         }
         false
     }
 
-    /// A job whose key counts about as long as a round trip takes, so that the next one meets the end of its window.
+    /// A job whose dedup window is about one round trip long, so that the next enqueue meets its end.
     fn edge(&self) -> Op {
         let (low, high) = self.world.plan.latency_ms;
         let scope = DedupScope::Window(self.rng.between(low, high + 4).cast_signed());
@@ -155,7 +163,7 @@ impl Client {
         Op::Enqueue { queue: self.queue(), jobs }
     }
 
-    /// Several ops in one; now and then one of them cannot succeed, so that none may.
+    /// Several ops in one atomic; now and then one of them cannot succeed, so that none may.
     fn chain_of_ops(&self) -> Op {
         let mut ops = vec![self.enqueue(), self.enqueue()];
         match self.rng.below(6) {
@@ -171,6 +179,14 @@ impl Client {
         Op::Atomic(ops)
     }
 
+    /// An enqueue or an atomic that a caller sent seconds or minutes ago, whatever its outcome.
+    fn sent_before(&self) -> Option<(Op, Option<(u64, u64)>)> {
+        let history = self.world.history();
+        let n = self.rng.below(history.calls.len() as u64) as usize;
+        let old = history.calls.iter().skip(n).find(|c| matches!(c.op.name(), "enqueue" | "atomic"))?;
+        old.reply.is_some().then(|| (old.op.clone(), old.held))
+    }
+
     fn queue(&self) -> String {
         QUEUES[self.rng.below(3) as usize].to_owned()
     }
@@ -181,7 +197,7 @@ impl Client {
         JobId::new(crate::clock::EPOCH_MS + self.world.now_ms().cast_signed(), random)
     }
 
-    /// A job whose payload tells its id, so that a mix-up shows.
+    /// A job whose payload contains its id, so that a mix-up is found.
     pub fn job(&self) -> New {
         let id = self.job_id();
         let most = if self.rng.one_in(self.world.plan.large) { 60_000 } else { 1_800 };
@@ -234,7 +250,7 @@ impl Client {
         if self.rng.one_in(3) { Op::Pause { queue } } else { Op::Resume { queue } }
     }
 
-    /// Of one queue only, unless every commit is replayed: a purge leaves little to check at the end.
+    /// Purges one queue only, unless every commit is replayed: a purge leaves little to check at the end.
     fn purge(&self) -> Op {
         let queue = if self.world.plan.deep { self.queue() } else { QUEUES[2].to_owned() };
         let states = match self.rng.below(4) {
@@ -245,7 +261,7 @@ impl Client {
         Op::Purge { queue, states }
     }
 
-    /// Of a job that some reader has seen.
+    /// Cancels or requeues a job that a reader has seen.
     fn cancel_or_requeue(&self) -> Option<Op> {
         let (id, run, _) = {
             let history = self.world.history();
@@ -259,7 +275,7 @@ impl Client {
         })
     }
 
-    /// Ask for a collection. An answer that says Corrupt is about what was read for it: the handle goes on.
+    /// Request a collection. A Corrupt error refers to the objects it read: the handle stays usable.
     async fn collect(&self) -> Halted {
         let grace = if self.rng.one_in(2) { 0 } else { self.rng.spread(1, 10_000) };
         self.world.bucket().asked_to_collect += 1;
@@ -274,7 +290,7 @@ impl Client {
         false
     }
 
-    /// Have archived what may leave.
+    /// Archive the jobs that may leave.
     async fn archive(&self) -> Halted {
         self.world.count_call();
         let answer = self.file.archive().await;
@@ -333,13 +349,13 @@ impl Client {
     }
 }
 
-/// Bytes that tell whose they are, and that no compression makes small.
+/// Bytes that show their job's id and do not compress.
 pub fn payload_of(id: JobId, len: usize) -> Vec<u8> {
     let seed = id.as_bytes().iter().fold(0, |n, b| mix(n ^ u64::from(*b)));
     (0..len as u64).step_by(8).flat_map(|n| mix(seed ^ n).to_le_bytes()).take(len).collect()
 }
 
-/// The answer says that the handle is of no more use.
+/// Whether the reply means that the handle can no longer be used.
 pub fn is_fatal(call: &Call) -> bool {
     matches!(call.reply.as_ref().map(|r| &r.result), Some(Err(e)) if is_final(e.kind()))
 }

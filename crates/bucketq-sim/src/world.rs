@@ -1,7 +1,7 @@
-//! The world of one seed: true time, the bucket, the nodes' clocks, troubles, and the trace of all that happens.
+//! The world of one seed: true time, the bucket, the nodes' clocks, troubles, and the trace of all events.
 //!
-//! Everything hangs on one [`World`]; it runs on one current-thread runtime with paused time, so a seed is a story
-//! that can be told again. Locks are never held across an await.
+//! All state is in one [`World`]; it runs on one current-thread runtime with paused time, so a seed can be repeated
+//! exactly. Locks are never held across an await.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,12 +11,12 @@ use tokio::time::Instant;
 
 use crate::bucket::{Bucket, Who};
 use crate::clock::{NodeClock, now, pause_ms, since_ms};
-use crate::history::History;
+use crate::history::{History, Hold};
 use crate::plan::{Plan, Verb, Wrong};
 use crate::rng::Rng;
 use crate::variants::Variant;
 
-/// A seed that asks the store this often has gone wild: it is stopped and reported.
+/// A seed that sends more requests to the store than this is stopped and reported.
 const MOST_REQUESTS: u64 = 60_000;
 
 /// One simulated world.
@@ -25,13 +25,13 @@ pub struct World {
     pub seed: u64,
     /// Its plan.
     pub plan: Plan,
-    /// What is broken on purpose.
+    /// The rule broken on purpose, if any.
     pub variant: Option<Variant>,
-    /// The source of every other source of chance.
+    /// The source of all other random streams.
     pub rng: Rng,
     /// The clock of each node; the last one belongs to the node that cleans up.
     pub clocks: Vec<Arc<NodeClock>>,
-    /// How far a clock that is wrong is off where no Date corrects it.
+    /// How far a wrong clock is off where no Date corrects it.
     pub off_ms: i64,
     origin: Instant,
     bucket: Mutex<Bucket>,
@@ -44,7 +44,7 @@ pub struct World {
     calls: AtomicU64,
     travelling: AtomicI64,
     over: AtomicBool,
-    /// Wakes in the order of waiting; a watch channel wakes in an order of its own chance.
+    /// Wakes waiters in order; a watch channel wakes them in a random order.
     ended: Notify,
 }
 
@@ -53,7 +53,7 @@ struct Trouble {
     stalled_until: AtomicU64,
     cut_off_until: AtomicU64,
     odd_dates_until: AtomicU64,
-    /// How far the Date is off meanwhile; 0 for none at all.
+    /// How far off the Date is meanwhile; 0 for no Date.
     date_off_ms: AtomicI64,
 }
 
@@ -64,14 +64,14 @@ struct Trace {
 }
 
 impl World {
-    /// The world of this seed; `print` shows the trace as it grows.
+    /// Creates the world of this seed; `print` prints the trace as it grows.
     pub fn new(seed: u64, variant: Option<Variant>, print: bool) -> Arc<Self> {
         let rng = Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let plan = Plan::draw(seed, &rng, variant);
         Self::with(seed, plan, rng, variant, print)
     }
 
-    /// A world with a plan of its own.
+    /// Creates a world with this plan.
     pub fn with(seed: u64, plan: Plan, rng: Rng, variant: Option<Variant>, print: bool) -> Arc<Self> {
         let origin = now();
         let wild_ms = rng.spread(2 * plan.max_skew_ms + 1_000, 3_600_000).cast_signed();
@@ -129,12 +129,12 @@ impl World {
         lock(&self.bucket)
     }
 
-    /// What was sent and told.
+    /// The calls and replies so far.
     pub fn history(&self) -> MutexGuard<'_, History> {
         lock(&self.history)
     }
 
-    /// Something happened: it becomes part of the trace.
+    /// Adds an event to the trace.
     pub fn note(&self, what: impl FnOnce() -> String) {
         let line = format!("{:>9} {}", self.now_ms(), what());
         let mut trace = lock(&self.trace);
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// A fault happens.
+    /// Records a fault.
     pub fn fault(&self, what: impl FnOnce() -> String) {
         self.faults.fetch_add(1, Ordering::Relaxed);
         self.note(|| format!("fault: {}", what()));
@@ -169,14 +169,14 @@ impl World {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// A client makes a call; at the end of the budget the clients stop.
+    /// Counts a call of a client; at the end of the budget the clients stop.
     pub fn count_call(&self) {
         if self.calls.fetch_add(1, Ordering::Relaxed) + 1 >= self.plan.budget {
             self.end();
         }
     }
 
-    /// The clients stop.
+    /// Whether the clients stop.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// The clients stop now, whatever is left of the budget.
+    /// Stops the clients now, whatever is left of the budget.
     pub fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
         self.ended.notify_waiters();
@@ -212,6 +212,20 @@ impl World {
         self.troubles[node].stalled_until.fetch_max(self.now_ms() + ms, Ordering::Relaxed);
     }
 
+    /// Puts a node's machine to sleep for this long: nothing on it runs. Its steady clock continues, except in the
+    /// variant where it stops.
+    pub fn sleep(&self, node: usize, ms: u64) {
+        self.stall(node, ms);
+        if self.variant == Some(Variant::SteadyClockStops) {
+            let (clock, now) = (&self.clocks[node], self.now_ms());
+            clock.stand_still(ms);
+            // A worker there relies on its lease for longer.
+            let mut history = self.history();
+            let held = |h: &&mut Hold| h.who.node == node && h.stopped_ms.is_none() && h.until_ms > now;
+            history.holds.iter_mut().filter(held).for_each(|h| h.until_ms += ms);
+        }
+    }
+
     /// Milliseconds this node still hangs.
     pub fn stalled_for(&self, node: usize) -> u64 {
         self.stalled_until(node).saturating_sub(self.now_ms())
@@ -222,25 +236,25 @@ impl World {
         self.troubles[node].stalled_until.load(Ordering::Relaxed)
     }
 
-    /// No request of this node is answered for this long.
+    /// This node gets no reply for this long.
     pub fn cut(&self, node: usize, ms: u64) {
         self.fault(|| format!("n{node} is cut off for {ms} ms"));
         self.troubles[node].cut_off_until.store(self.now_ms() + ms, Ordering::Relaxed);
     }
 
-    /// The node is cut off from the bucket.
+    /// Whether the node is cut off from the bucket.
     pub fn cut_off(&self, node: usize) -> bool {
         self.troubles[node].cut_off_until.load(Ordering::Relaxed) > self.now_ms()
     }
 
-    /// For this long a node's answers carry a Date that is off by `by_ms`, or none for 0.
+    /// For this long a node's replies carry a Date that is off by `by_ms`, or no Date for 0.
     pub fn odd_dates(&self, node: usize, ms: u64, by_ms: i64) {
         self.fault(|| format!("for {ms} ms the Date is off by {by_ms} ms (0: is missing) for n{node}"));
         self.troubles[node].date_off_ms.store(by_ms, Ordering::Relaxed);
         self.troubles[node].odd_dates_until.store(self.now_ms() + ms, Ordering::Relaxed);
     }
 
-    /// How far the Date is off for this node at present, 0 for missing; `None` when it is as it should be.
+    /// How far off the Date is for this node now, 0 for missing; `None` when it is right.
     pub fn date_off(&self, node: usize) -> Option<i64> {
         let odd = self.troubles[node].odd_dates_until.load(Ordering::Relaxed) > self.now_ms();
         (odd && !self.healed()).then(|| self.troubles[node].date_off_ms.load(Ordering::Relaxed))
@@ -258,7 +272,7 @@ impl World {
         }
     }
 
-    /// A life asks the store for something.
+    /// Counts and traces a request of a life to the store.
     pub async fn request(&self, who: Who, verb: Verb, key: &str) {
         let n = self.requests.fetch_add(1, Ordering::Relaxed);
         self.note(|| format!("{who} {verb:?} {key}"));
@@ -273,6 +287,6 @@ impl World {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic under the lock ends the seed; the others go on with locks of their own.
+    // A panic under the lock ends the seed; other seeds have their own locks.
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -1,102 +1,74 @@
 //! bucketq: a job queue whose whole state is one SQLite database kept in object storage, guarded by compare-and-swap.
 //!
-//! A program opens a [`QueueFile`], names a [`Queue`] in it, enqueues [`Payload`]s and claims jobs. Nothing else has to
-//! run: the state is a handful of objects in a bucket, a directory or memory.
+//! A program opens a [`QueueFile`], names a [`Queue`] in it, enqueues [`Payload`]s and claims jobs. No server is
+//! needed: the state is a handful of objects in a bucket, a directory or memory.
 //!
-//! # The walk of a change
-//! [`Queue::enqueue`] makes an [`Op`] and sends it through the *door* (`door`). The *writer* (`writer`), one
-//! per process and queue file, gathers what waits, runs it in one SQLite transaction (`db`) on pages in memory
-//! (`pages`), takes the changed pages as a delta (`record`), builds the next HEAD (`commit`, `head`) and puts it under
-//! compare-and-swap (`store`). When the store says so, callers get their answers. When it says anything else, the
-//! writer looks (`settle`): the commit is ours after all, or is sent again, or is undone and run again on top of what
-//! others wrote (`catchup`). Older deltas move out of HEAD into segments, and full images into bases (`upload`).
+//! # How an enqueue becomes a commit
+//! From Python, `python/bucketq/queue.py` and `_op.py` beside it convert the job, and `File.enqueue` in
+//! `crates/bucketq-python/src/file.rs` makes the op: one call into Rust. The call continues at `handle/file.rs`.
+//! 1. [`Queue::enqueue`] (`handle/queue.rs`) makes an [`Op`]; `handle/file.rs` checks it.
+//! 2. `door/mod.rs` puts it into the mailbox of the *writer*, the one actor per process and queue file.
+//! 3. `engine/writer/durable/gather.rs` collects the waiting ops, and `commit.rs` beside it runs them as one batch:
+//!    `engine/writer/chain/execute.rs` begins the transaction.
+//! 4. `state/db/mod.rs` applies the batch in one SQLite transaction (`op/enqueue.rs` beside it is this op).
+//! 5. `state/pages/file.rs` returns the changed pages as a delta.
+//! 6. `engine/writer/build.rs` builds the next HEAD with `engine/commit.rs`; `durable/publish.rs` sends it, and
+//!    `remote/mod.rs` puts it under compare-and-swap.
+//! 7. After any result but success, `durable/settle.rs` reads HEAD and `engine/settle.rs` decides: the commit landed, or
+//!    it is sent again, or it is undone (`chain/mod.rs`) and run again on top of other writers' commits (`follow.rs`,
+//!    `engine/catchup.rs`).
 //!
-//! # Where things are
-//! Nouns: [`job`], [`lease`], [`life`], [`op`], [`query`], [`policy`], [`schedule`], [`error`], [`mod@env`], [`config`],
-//! [`settings`], [`fit`]. State:
-//! `pages`, `db`. Bytes:
-//! [`store`]. What lies in the bucket: `head`, `record`, `segment`, `base`, `wire`, `keys`. Joining both: `archive`, `commit`,
-//! `settle`, `catchup`, `upload`, `gc`, `time`, `writer`. Doors: `door`, `registry`, `file`, `claim`, `queue`,
-//! `keeper`, `finished`, `manage`, `workload`.
-//!
-//! docs/architecture.md is the same map with its borders; docs/format.md has every byte.
+//! # Folders
+//! `noun` has plain values, `fit` the fit model, `state` the database, `bytes` the stores, `bucket` the formats of
+//! objects, `door` the mailbox, `engine` the writer, `link` the messages between processes, `operate` check and restore, `handle` the public handles.
+//! docs/architecture.md is the same map with its borders; docs/format.md describes every byte.
 
-#[cfg(feature = "archive")]
-pub mod archive;
-pub mod base;
-pub mod broken;
-mod cache;
-mod catchup;
-mod claim;
-mod commit;
-pub mod config;
-mod content;
-mod cron;
-#[doc(hidden)]
-pub mod db;
+mod bucket;
+mod bytes;
 mod door;
-pub mod env;
-pub mod error;
-pub mod event;
-mod file;
-mod finished;
+mod engine;
 pub mod fit;
-mod gc;
-pub mod head;
-pub mod job;
-mod keeper;
-pub mod keys;
-pub mod lease;
-pub mod life;
-pub mod local;
-mod manage;
-pub mod metrics;
-pub mod op;
+#[doc(hidden)]
+pub mod fork;
+mod handle;
+#[doc(hidden)]
+pub mod internals;
+mod link;
+mod noun;
 pub mod operate;
-pub mod pages;
-pub mod policy;
-pub mod query;
-mod queue;
-pub mod record;
-mod registry;
-pub mod schedule;
-pub mod segment;
-pub mod settings;
-mod settle;
-pub mod store;
-mod sync;
-mod time;
-mod upload;
-pub mod wire;
-mod workload;
-mod writer;
+mod state;
 
-pub use claim::{ClaimRequest, Taken};
-pub use config::{Fsync, Host, Mode, Options, S3Options};
-pub use door::{Done, Events, Synced, Unsynced};
-pub use env::Env;
-pub use error::{Code, Error, Kind, Result};
-pub use event::{Event, Happened, Loss};
-pub use file::QueueFile;
-pub use job::{Attempt, Backoff, Dedup, DedupScope, Ended, Job, JobId, New, Payload, State, When};
-pub use keeper::{Keeper, Kept};
-pub use lease::{Lease, Token};
-pub use metrics::{Cost, Metrics};
-pub use op::{Enqueued, Held, Op, Outcome, Queues};
-pub use operate::{check, restore};
-pub use policy::{Changes, Overflow, Policy, Rate};
-pub use query::{
-    Answer, Collected, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, ScheduleInfo, Stats,
+pub use crate::bytes::metrics::{self, Cost, Metrics};
+pub use crate::bytes::store;
+pub use crate::door::{Done, Events, Synced, Unsynced};
+pub use crate::handle::claim::{ClaimRequest, ClaimedJob};
+pub use crate::handle::file::QueueFile;
+pub use crate::handle::keeper::{Keeper, LeaseGuard};
+pub use crate::handle::queue::Queue;
+pub use crate::noun::config::{self, Fsync, Host, Mode, Options, S3Options};
+pub use crate::noun::env::{self, Env};
+pub use crate::noun::error::{self, Code, Error, Kind, Result};
+pub use crate::noun::event::{self, Event, Happened, Loss};
+pub use crate::noun::job::{
+    self, Attempt, Backoff, Dedup, DedupScope, Ended, Job, JobId, New, Payload, State, When,
 };
-pub use queue::Queue;
-pub use schedule::{Missed, Schedule, Timing};
+pub use crate::noun::lease::{self, Lease, Token};
+pub use crate::noun::op::{self, Enqueued, Held, Op, Outcome, Queues};
+pub use crate::noun::policy::{self, Changes, Overflow, Policy, Rate};
+pub use crate::noun::query::{
+    self, Answer, Collected, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, ScheduleInfo,
+    Stats,
+};
+pub use crate::noun::schedule::{self, Missed, Schedule, Timing};
+pub use crate::noun::{life, settings};
+pub use crate::operate::{check, fix_time, restore};
 
-// The README's example compiles, or the tests fail.
+// Compiles the README's example in doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-// And so does the one about the modes.
+// Compiles the examples about the modes in doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/modes.md")]
 struct Modes;

@@ -1,4 +1,4 @@
-"""The same as ``bucketq``, awaitable: the same classes with the same names in the same order.
+"""The asyncio API: the same classes, names and order as ``bucketq``.
 
 >>> import asyncio
 >>> from bucketq import aio
@@ -12,11 +12,11 @@
 >>> asyncio.run(main())
 ada@example.org
 
-What a method does is said at the blocking one of the same name. A task that is cancelled leaves nothing claimed.
+The synchronous method of the same name documents each method. Cancelling a task leaves no job claimed.
 """
 
 from bucketq._aio_worker import Worker
-from bucketq.aio.file import Atomic, QueueFile, check, measure, open, probe, restore
+from bucketq.aio.file import Atomic, QueueFile, check, fix_time, measure, open, probe, restore
 from bucketq.aio.queue import Batch, Job, Jobs, Queue
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "QueueFile",
     "Worker",
     "check",
+    "fix_time",
     "measure",
     "open",
     "probe",

@@ -1,4 +1,4 @@
-"""The awaitable handle on a queue file, as ``bucketq.file``."""
+"""The asyncio handle on a queue file, as ``bucketq.file``."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from bucketq.types import (
     Collected,
     Commit,
     Exported,
+    FixedTime,
     FromPolicy,
     JobDetail,
     Lives,
@@ -69,7 +70,7 @@ async def probe(
 async def check(
     url: str | PathLike[str] | None = None, *, settings: Source | None = None, **arguments: Unpack[Settings]
 ) -> CheckReport:
-    """Read everything a queue file consists of, as ``bucketq.check``."""
+    """Read every object of a queue file and report what is wrong, as ``bucketq.check``."""
     url, options = resolve(url, settings, arguments)
     return _show.checked(await _native.check(url, options))
 
@@ -84,6 +85,18 @@ async def restore(
     """Make an exported image the newest state of the queue file, as ``bucketq.restore``."""
     url, options = resolve(url, settings, arguments)
     return _show.restored(await _native.restore(url, image, options))
+
+
+async def fix_time(
+    url: str | PathLike[str] | None = None,
+    *,
+    only_look: bool = False,
+    settings: Source | None = None,
+    **arguments: Unpack[Settings],
+) -> FixedTime:
+    """Bring the time of a queue file back to the present, as ``bucketq.fix_time``."""
+    url, options = resolve(url, settings, arguments)
+    return _show.fixed_time(await _native.fix_time(url, only_look, options))
 
 
 async def measure(
@@ -114,6 +127,10 @@ class Atomic(AtomicBase):
         if call is not None:
             self._committed(await call)
 
+    async def repeat(self) -> None:
+        """Send the same changes again after the block raised ``OutcomeUnknown``; none is applied twice."""
+        self._committed(await self._repeat())
+
 
 class QueueFile:
     """An open queue file, as ``bucketq.QueueFile``."""
@@ -123,15 +140,15 @@ class QueueFile:
     def __init__(self, file: _native.File, url: str) -> None:
         self._file = file
         self.url = url
-        """What it was opened with."""
+        """The URL it was opened with."""
 
     def queue(self, name: str) -> Queue:
-        """The queue of this name; it is made by its first job."""
+        """Return the queue of this name. Its first job creates it."""
         self._file.check_queue(name)
         return Queue(self._file, name)
 
     async def queues(self, *, max_age: Seconds | None = None) -> builtins.list[QueueInfo]:
-        """Every queue with its counts; with ``max_age``, state of that age will do."""
+        """Return every queue with its counts; ``max_age`` allows state that is this old."""
         return [_show.queue(one) for one in await self._file.queues(convert.maybe_millis(max_age, "max_age"))]
 
     async def claim(
@@ -145,29 +162,29 @@ class QueueFile:
         swallow: bool = False,
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Batch:
-        """Claim up to ``max`` jobs of these queues, or of any. ``wait`` 0 looks once, None waits for one."""
+        """Claim up to ``max`` jobs of these queues, or of any. ``wait`` 0 looks once; None waits for a job."""
         call = _op.claim(self._file, queues, max, lease, wait, worker)
         jobs = [Job(self._file, held, swallow=swallow) for held in await call]
         return Batch(self._file, watch(self._file, jobs, on_lease_lost, Task))
 
     async def sync(self) -> Synced:
-        """Local mode: publish what was changed here, in one commit. Costs nothing when nothing was.
+        """Local mode: publish the pending changes in one commit. Sends no request when there are none.
 
-        Raises Diverged when somebody else committed meanwhile: nothing is lost; ``export_pending`` saves it, and
-        ``snapshot(discard=True)`` drops it.
+        Raises Diverged when another writer committed meanwhile. Nothing is lost: ``export_pending`` saves the changes,
+        and ``snapshot(discard=True)`` drops them.
         """
         return Synced(**await self._file.sync())
 
     async def snapshot(self, *, discard: bool = False) -> int:
-        """Bring what others published, and answer the number of the newest commit.
+        """Fetch the commits of other writers. Returns the number of the newest commit.
 
-        In Local mode refused with the code ``unsynced`` while something is not published, unless ``discard`` drops it.
+        In Local mode, fails with the code ``unsynced`` while changes are pending; ``discard`` drops them.
         """
         return await self._file.snapshot(discard)
 
     @property
     def dirty(self) -> Unsynced:
-        """What is not published; false when that is nothing, and always in Durable mode."""
+        """The pending changes; false when there are none, and always in Durable mode."""
         return Unsynced(**self._file.dirty())
 
     def atomic(self) -> Atomic:
@@ -175,7 +192,7 @@ class QueueFile:
         return Atomic(self._file)
 
     async def get(self, id: str) -> JobDetail | None:
-        """One job with its bytes, or None."""
+        """Return one job with its payload and result, or None."""
         return _show.detail(await self._file.get(id))
 
     async def list(
@@ -189,7 +206,7 @@ class QueueFile:
         after: int | None = None,
         limit: int = 100,
     ) -> Page:
-        """A page of jobs in the order of their enqueues. No states means all; ``error`` is text of the last error."""
+        """Return a page of jobs in the order they were enqueued. No states: all. ``error``: text in the last error."""
         return _show.page(await _op.page(self._file, queue, states, group, expired, error, after, limit))
 
     async def requeue_all(
@@ -200,75 +217,75 @@ class QueueFile:
         group: str | None = None,
         error: str | None = None,
     ) -> int:
-        """Give the finished jobs that match fresh lives, oldest first; no states means the dead. Answers how many."""
+        """Requeue the finished jobs that match, oldest first. No states: the dead ones. Returns how many."""
         return await _op.requeue_all(self._file, queue, states, group, error)
 
     async def schedules(self) -> builtins.list[ScheduleInfo]:
-        """The schedules of every queue."""
+        """Return the schedules of every queue."""
         return [_policy.schedule(one) for one in await self._file.schedules(None)]
 
     async def archive(self) -> int:
-        """Write every finished job that may leave its queue to the archive now. Answers how many that were.
+        """Archive now every finished job that its queue no longer retains. Returns how many.
 
-        Archive objects that are too old are given up.
+        Archive objects that are too old expire.
         """
         return await self._file.archive()
 
     async def archives(self, *, queue: str | None = None, after: int = 0) -> Archives:
-        """The objects of the archive that hold lives with a ``finish_seq`` larger than ``after``."""
+        """Return the archive objects that hold runs with a ``finish_seq`` larger than ``after``."""
         return _policy.archives(await _op.archives(self._file, queue, after))
 
     async def lives(
         self, *, queue: str | None = None, after: int = 0, until: int | None = None, limit: int = 1000
     ) -> Lives:
-        """The finished lives that are still in the file, by ``finish_seq``: from behind ``after`` up to ``until``."""
+        """Return the finished runs still in the file, by ``finish_seq``: above ``after``, up to and with ``until``."""
         return _policy.lives(await _op.lives(self._file, queue, after, until, limit))
 
     async def stats(self, *, max_age: Seconds | None = None) -> Stats:
-        """The queue file as a whole; with ``max_age``, state of that age will do."""
+        """Return the state of the queue file as a whole; ``max_age`` allows state that is this old."""
         return _show.stats(await self._file.stats(convert.maybe_millis(max_age, "max_age")))
 
     async def history(self, *, limit: int = 100) -> builtins.list[Commit]:
-        """The newest commits that the log still has, newest first."""
+        """Return the newest commits that the log still has, newest first."""
         limit = convert.whole(limit, "limit", 1, 2**32 - 1)
         return _show.history(await self._file.history(limit))
 
     async def workload(self) -> Workload:
-        """What the file still knows of its own workload, for ``bucketq.fit``. Reads every job and the whole log."""
+        """Return the workload that the file still shows, for ``bucketq.fit``. Reads every job and the whole log."""
         return workload_of(await self._file.workload())
 
     async def settle(self) -> int:
-        """After OutcomeUnknown: make sure that nothing sent before can still land. Answers the commit reached."""
+        """After OutcomeUnknown: make sure that no earlier request can still be applied. Returns the commit reached."""
         return await self._file.settle()
 
     async def export(self, path: str | PathLike[str], *, replace: bool = False) -> Exported:
-        """Write the newest published state to a file that ``sqlite3`` opens, whole or not at all."""
+        """Write the newest published state to a file that ``sqlite3`` opens. On failure no file is left."""
         return _show.exported(await self._file.export(path, replace))
 
     async def export_pending(self, path: str | PathLike[str]) -> None:
-        """Local mode: the same with what is not published.
+        """Local mode: export the state with the pending changes.
 
-        Beside it, in ``path`` with ``.jsonl`` added, stands a line of JSON for each job that differs.
+        Also writes ``path`` with ``.jsonl`` added: a line of JSON for each job that differs.
         """
         await self._file.export_pending(path)
 
     async def collect(self, *, grace: Seconds) -> Collected:
-        """Delete what the queue file has not needed for so long, now. Without this it happens by itself, later."""
+        """Delete now the objects that were not needed for ``grace``. Maintenance does this by itself, later."""
         return Collected(**await self._file.collect(convert.millis(grace, "grace")))
 
     @property
     def directory(self) -> Path | None:
-        """Where the local state lies: in Local mode, or in Durable mode with a ``cache``."""
+        """The directory of the local state: in Local mode, or in Durable mode with a ``cache``."""
         return self._file.directory()
 
     async def metrics(self, *, max_age: Seconds | None = METRICS_AGE) -> Metrics:
-        """Everything that is measured; counts of jobs are at most ``max_age`` old."""
+        """Return all metrics; counts of jobs are at most ``max_age`` old."""
         return metrics_of(await self._file.metrics(convert.maybe_millis(max_age, "max_age")))
 
     async def close(self) -> None:
-        """Answer everything sent before, and end. Waiting claims get Closed.
+        """Wait for the calls sent before, then close the handle. Waiting claims raise Closed.
 
-        Local mode: this does not sync; the log warns of what is not published.
+        Local mode: this does not sync; it logs a warning if changes are not published.
         """
         try:
             _show.closed(self.url, await self._file.close())

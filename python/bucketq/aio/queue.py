@@ -1,4 +1,4 @@
-"""Awaitable handles on a queue and its jobs, as ``bucketq.queue``."""
+"""Asyncio handles on a queue and its jobs, as ``bucketq.queue``."""
 
 from __future__ import annotations
 
@@ -42,24 +42,27 @@ class Job(JobBase):
     __slots__ = ()
 
     async def ack(self, *, result: Any = None, then: Iterable[New] = ()) -> None:
-        """The job is done. ``result`` is kept with it, ``then`` is enqueued in the same commit."""
+        """Mark the job done. ``result`` is stored with it; the jobs in ``then`` are enqueued in the same commit."""
         await self._ack(result, then)
 
     async def nack(self, error: object = None, *, delay: Seconds | None = None) -> State:
-        """The attempt failed: the job runs again after its back-off, or after ``delay``; or is dead."""
+        """End a failed attempt: the job runs again after its back-off or ``delay``, or is dead. Returns its state."""
         return await self._nack(error, delay)
 
     async def release(self) -> None:
-        """Give the job back unharmed: the attempt does not count."""
+        """Give the job back: the attempt does not count."""
         await self._release()
 
     async def reject(self, error: object = None) -> None:
-        """The job can never succeed: it is dead at once."""
+        """Mark the job dead at once: it can never succeed."""
         await self._reject(error)
 
     async def extend(self, lease: Seconds) -> None:
-        """Hold the job for this long from now, and keep it with leases of this length."""
-        await self._extend(lease)
+        """Set the lease to this long from now, even if that is shorter; later renewals use this length too.
+
+        A lease that never ends stays so.
+        """
+        await self._extend(convert.millis(lease, "lease"))
 
     async def __aenter__(self) -> Self:
         self._enter()
@@ -82,7 +85,7 @@ class Job(JobBase):
 
 
 OnLeaseLost = Callable[[Job, Loss], object]
-"""A function or a coroutine function that gets the job and how its lease was lost."""
+"""A function or coroutine function, called with the job and how its lease was lost."""
 
 
 class Batch(BatchBase[Job]):
@@ -121,7 +124,7 @@ class Jobs:
         return self._batch.pop()
 
     async def close(self) -> None:
-        """Give back what was claimed and not handed out."""
+        """Give back the jobs that were claimed and not handed out."""
         batch, self._batch = self._batch, []
         if batch:
             async with Batch(batch[0]._file, batch):
@@ -137,17 +140,17 @@ class Jobs:
 
 
 class Queue:
-    """A named line of jobs, as ``bucketq.Queue``."""
+    """A named queue of jobs, as ``bucketq.Queue``."""
 
     __slots__ = ("_file", "name")
 
     def __init__(self, file: _native.File, name: str) -> None:
         self._file = file
         self.name = name
-        """Its name."""
+        """The queue's name."""
 
     async def enqueue(self, data: Any, **extras: Unpack[Extras]) -> Enqueued:
-        """Put a job into the queue. It is in the bucket once this returns."""
+        """Enqueue a job. It is in the bucket once this returns."""
         return _show.enqueued(await _op.send(self._file, self.name, [(data, extras)]))[0]
 
     async def enqueue_many(
@@ -157,7 +160,7 @@ class Queue:
         chunk: int = 1000,
         progress: Callable[[int], object] | None = None,
     ) -> builtins.list[Enqueued]:
-        """Put many jobs into the queue: ``New``, or data alone. One commit per chunk, each chunk all or nothing."""
+        """Enqueue many jobs: ``New``, or data alone. One commit per chunk, each chunk all or nothing."""
         done: list[Enqueued] = []
         with _op.telling(done):
             for call in _op.chunks(self._file, self.name, jobs, chunk):
@@ -176,7 +179,7 @@ class Queue:
         swallow: bool = False,
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Jobs:
-        """Jobs as they come, for an ``async for`` loop; ends when there is none within ``wait``."""
+        """Claim jobs in an ``async for`` loop, which ends when no job comes within ``wait``; None never ends it."""
 
         def claim() -> Awaitable[Batch]:
             return self.claim(
@@ -195,9 +198,9 @@ class Queue:
         swallow: bool = False,
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Batch:
-        """Claim up to ``max`` jobs. ``wait`` 0 looks once, None waits until there is one.
+        """Claim up to ``max`` jobs. ``wait`` 0 looks once; None waits until there is a job.
 
-        They are held for ``lease``, unless told as long as the policy says. None is without end (at most once).
+        The lease lasts ``lease``, by default as long as the policy says; with None it never ends (at most once).
         """
         call = _op.claim(self._file, [self.name], max, lease, wait, worker)
         jobs = [Job(self._file, held, swallow=swallow) for held in await call]
@@ -212,14 +215,14 @@ class Queue:
         swallow: bool = False,
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Job | None:
-        """Claim one job, or get None when there is none within ``wait``."""
+        """Claim one job. Returns None when no job comes within ``wait``."""
         batch = await self.claim(
             1, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost
         )
         return batch[0] if batch else None
 
     async def get(self, id: str) -> JobDetail | None:
-        """One job of the queue file with its bytes, or None."""
+        """Return a job of the queue file, of any queue, with its payload and result; or None."""
         return _show.detail(await self._file.get(id))
 
     async def list(
@@ -232,56 +235,56 @@ class Queue:
         after: int | None = None,
         limit: int = 100,
     ) -> Page:
-        """A page of jobs in the order of their enqueues. No states means all; ``error`` is text of the last error."""
+        """Return a page of jobs in the order they were enqueued. No states: all. ``error``: text in the last error."""
         return _show.page(await _op.page(self._file, self.name, states, group, expired, error, after, limit))
 
     async def counts(self, *, max_age: Seconds | None = None) -> QueueInfo:
-        """How many jobs there are in each state; with ``max_age``, state of that age will do."""
+        """Return the number of jobs in each state; ``max_age`` allows state that is this old."""
         return _show.counts(self.name, await self._file.queues(convert.maybe_millis(max_age, "max_age")))
 
     async def wait(self, id: str, *, timeout: Seconds | None = None) -> JobDetail | None:
-        """The job once it is finished, with its result; None when it is not within ``timeout``."""
+        """Wait until the job is finished, and return it with its result; None if it is not finished in ``timeout``."""
         return _show.detail(await self._file.finished(id, convert.maybe_millis(timeout, "timeout")))
 
     async def cancel(self, id: str, *, leased: bool = False) -> State:
-        """Take a job back that nobody works on yet, or any unfinished one. Answers the state it was in."""
+        """Cancel an unfinished job; one that a worker holds only with ``leased``. Returns the state it was in."""
         return await self._file.call(Op.cancel(id, leased))
 
     async def requeue(self, id: str, *, run: int | None = None) -> int:
-        """Give a finished job a fresh life, if need be only after life ``run``. Answers its number."""
+        """Requeue a finished job; with ``run``, at most once after that run. Returns the new run number."""
         return await self._file.call(Op.requeue(id, run))
 
     async def requeue_all(
         self, states: Iterable[State] = (), *, group: str | None = None, error: str | None = None
     ) -> int:
-        """Give the finished jobs that match fresh lives, oldest first; no states means the dead. Answers how many."""
+        """Requeue the finished jobs that match, oldest first. No states: the dead ones. Returns how many."""
         return await _op.requeue_all(self._file, self.name, states, group, error)
 
     async def purge(self, states: Iterable[State]) -> int:
-        """Delete the jobs in these states. Answers how many there were."""
-        return await self._file.call(Op.purge(self.name, convert.names(states, "states")))
+        """Delete the jobs that are in these states now, a few thousand per commit. Returns how many."""
+        return await self._file.purge(self.name, convert.names(states, "states"))
 
     async def pause(self) -> None:
-        """Claims get nothing from this queue until it is resumed."""
+        """Stop handing out jobs until ``resume``."""
         await self._file.call(Op.pause(self.name))
 
     async def resume(self) -> None:
-        """Claims get jobs again."""
+        """Hand out jobs again; after ``drain``, accept them again too."""
         await self._file.call(Op.resume(self.name))
 
     async def drain(self, *, timeout: Seconds | None = None) -> int:
-        """Take in no more jobs and give none out, until resumed; and wait until nobody works on any.
+        """Stop accepting and handing out jobs until ``resume``, and wait until no worker holds one.
 
-        Answers how many are still worked on after ``timeout``.
+        Returns how many jobs workers still hold after ``timeout``.
         """
         return await self._file.drain(self.name, convert.maybe_millis(timeout, "timeout"))
 
     async def configure(self, **changes: Unpack[Changes]) -> Policy:
-        """Change the policy, in one commit for all processes: what is named. Answers the policy as it is then."""
-        return _policy.policy(await self._file.call(_op.configure(self.name, changes)))
+        """Change the named fields of the policy, in one commit for all processes. Returns the new policy."""
+        return _policy.policy(await self._file.configure(self.name, _policy.changes(changes)))
 
     async def policy(self) -> Policy:
-        """What applies to all jobs of this queue."""
+        """Return the policy: the rules for all jobs of this queue."""
         return _policy.policy(await self._file.policy(self.name))
 
     async def schedule(
@@ -296,19 +299,19 @@ class Queue:
         missed: Missed = "skip",
         **extras: Unpack[Extras],
     ) -> datetime:
-        """Enqueue such a job again and again: by a cron expression in a time zone, or every so often from ``start`` on.
+        """Enqueue such a job periodically: by cron expression in a time zone, or at an interval from ``start`` on.
 
-        In place of what had that name; the same again moves nothing. Answers the next time.
+        Replaces the schedule of this name; an identical one keeps its times. Returns the next time.
         """
         op = _op.schedule(self._file, self.name, name, data, cron, every, start, timezone, missed, extras)
-        return _show.result(await self._file.call(op))
+        return _policy.next_time(await self._file.call(op))
 
     async def unschedule(self, name: str) -> bool:
-        """Take a schedule away; what it has enqueued stays. True if it was there."""
+        """Delete a schedule; the jobs it has enqueued stay. Returns True if it existed."""
         return await self._file.call(Op.unschedule(self.name, name))
 
     async def schedules(self) -> builtins.list[ScheduleInfo]:
-        """The schedules of this queue."""
+        """Return the schedules of this queue."""
         return [_policy.schedule(one) for one in await self._file.schedules(self.name)]
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The command ``bucketq``: the API from a terminal. Typer and rich are loaded here and nowhere else."""
+"""The command ``bucketq``: the API on the command line. Only this package imports Typer and rich."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and answer its exit code; docs/cli.md has the codes."""
+    """Run the command. Returns its exit code; docs/cli.md lists the codes."""
     try:
         from bucketq.cli._app import run
     except ModuleNotFoundError as error:

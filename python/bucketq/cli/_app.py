@@ -1,4 +1,4 @@
-"""The command as a whole: its options, how errors become exit codes, and the commands of the other files."""
+"""The command's entry point: common options, exit codes of errors, and loading of the other command files."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from typer import completion
 
 import bucketq
 from bucketq import Error, QueueFile, errors
+from bucketq.cli._ask import typed
 from bucketq.cli._show import plainly, safe
 from bucketq.types import Settings
 
@@ -39,7 +40,7 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", "-u", help="The queue file; BUCKETQ_URL when not given.", show_default=False),
+    typer.Option("--url", "-u", help="The queue file; by default BUCKETQ_URL.", show_default=False),
 ]
 SettingsFile = Annotated[
     Path | None,
@@ -47,32 +48,17 @@ SettingsFile = Annotated[
 ]
 Mode = Annotated[
     Literal["durable", "local"] | None,
-    typer.Option("--mode", help="local: change only what is on this machine.", show_default=False),
+    typer.Option("--mode", help="local: change only the state on this machine.", show_default=False),
 ]
 Cache = Annotated[
     Path | None,
-    typer.Option("--cache", help="The directory for what is on this machine.", show_default=False),
+    typer.Option("--cache", help="The directory for the state on this machine.", show_default=False),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, one value a line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value per line.")]
 QueueName = Annotated[str, typer.Argument(help="The name of the queue.", show_default=False)]
 JobId = Annotated[str, typer.Argument(help="The id of the job.", show_default=False)]
 
 EXITS: dict[str, int] = {name: code for name, _, code in errors.table()}
-NEXT: dict[str, str] = {name: step for name, step, _ in errors.table()}
-ADVICE = {
-    "blocked": "make room, or give the policy of the queue a longer block",
-    "clock_skew": "set this machine's clock, with NTP",
-    "denied": "check the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or BUCKETQ_ACCESS_KEY "
-    "and BUCKETQ_SECRET_KEY, which need GetObject, PutObject, DeleteObject and ListBucket here; "
-    "of a directory, its permissions",
-    "draining": "bucketq resume lets jobs in again",
-    "local_file": "check the path and its permissions",
-    "no_compare_and_swap": "this store cannot keep a queue file; docs/stores.md lists those that can",
-    "no_such_bucket": "make the bucket or the directory, or correct the URL",
-    "no_such_file": "run: bucketq init",
-    "unreachable": "check the endpoint, the network and the region",
-}
-"""What to do next, where the code of an error tells more than its kind."""
 COMMANDS = (
     "files",
     "metrics",
@@ -88,16 +74,16 @@ COMMANDS = (
     "fit",
     "analyze",
 )
-"""Files whose import registers commands, in the order of the help."""
+"""Modules whose import registers commands, in the order of the help."""
 DECLINED = 1
-"""Somebody was asked and said no; or jobs that were waited for are not over."""
+"""Exit code if the user said no to a question, or jobs did not finish within a timeout."""
 INTERRUPTED = 130
-"""As shells have it for SIGINT."""
+"""The exit code that shells use for SIGINT."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the queue file is, and how it is opened. A command that takes a ``place`` has these as options."""
+    """Location and settings of the queue file. A command with a parameter ``place`` gets these fields as options."""
 
     url: Url = None
     settings: SettingsFile = None
@@ -105,13 +91,13 @@ class Place:
     cache: Cache = None
 
     def at(self, url: str | None) -> Place:
-        """The same with the URL that stands as an argument, if there is one."""
+        """Return the same place, with the URL from the argument if it is given."""
         if url is not None and self.url is not None and self.url != url:
             raise errors.Invalid("give the URL once: as the argument or with --url")
         return self if url is None else replace(self, url=url)
 
     def open(self, *, create: bool = False) -> QueueFile:
-        """The queue file. Only ``init`` and ``enqueue`` make one: a misspelt URL is not to become a file."""
+        """Open the queue file. Only ``init`` and ``enqueue`` create one: a misspelt URL must not become a file."""
         given: Settings = {"create": create}
         if self.mode is not None:
             given["mode"] = self.mode
@@ -128,7 +114,7 @@ def command(example: str, panel: str, **options: Any) -> Callable[[Callable[...,
 
 
 def placed(function: Callable[..., None]) -> Callable[..., None]:
-    """The function with the parts of ``place`` for parameters, where it takes one."""
+    """Return the function with the fields of ``Place`` as parameters, if it takes a ``place``."""
     signature = inspect.signature(function, eval_str=True)
     if "place" not in signature.parameters:
         return function
@@ -141,7 +127,7 @@ def placed(function: Callable[..., None]) -> Callable[..., None]:
     def taking_parts(**given: Any) -> None:
         function(place=Place(*(given.pop(part.name) for part in parts)), **given)
 
-    # Typer looks at both.
+    # Typer reads both.
     taking_parts.__annotations__ = {one.name: one.annotation for one in all}
     taking_parts.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in all]
@@ -150,25 +136,25 @@ def placed(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def answer(value: Any) -> None:
-    """One value in JSON on a line of its own."""
+    """Print one value as JSON on its own line."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    # JSON escapes most of what steers a terminal, but not these.
+    # JSON escapes most characters that control a terminal, but not these.
     sys.stdout.write(re.sub("[\x7f-\x9f]", lambda one: f"\\u{ord(one[0]):04x}", text) + "\n")
     sys.stdout.flush()
 
 
 def say(text: str) -> None:
-    """A line for a person; a name in it may hold anything."""
+    """Print a line for a person; names in it may contain any characters."""
     out.print(plainly(text))
 
 
 def remark(text: str, style: str = "dim") -> None:
-    """The same beside the answer."""
+    """Print a line for a person on standard error."""
     err.print(plainly(text, style))
 
 
 def complain(text: str, *, code: str | None = None, then: str | None = None) -> None:
-    """A line about what went wrong, and one about what to do."""
+    """Print the error on one line, and advice on a second one."""
     told = "" if code is None else f" [dim]({code})[/]"
     err.print(f"[bold red]error[/]  {escape(safe(text))}{told}")
     if then is not None:
@@ -176,39 +162,49 @@ def complain(text: str, *, code: str | None = None, then: str | None = None) -> 
 
 
 def ask(question: str) -> None:
-    """Go on only if a person says yes."""
-    if not typer.confirm(safe(question), err=True):
-        remark("nothing is changed")
-        raise typer.Exit(DECLINED)
-
-
-def advice(error: Error) -> str | None:
-    """What to do next."""
-    return ADVICE.get(error.code) or NEXT.get(type(error).__name__)
+    """Continue only if the user says yes."""
+    while True:
+        try:
+            sys.stderr.write(f"{safe(question)} [y/N]: ")
+            sys.stderr.flush()
+            said = typed().strip().lower()
+        except (KeyboardInterrupt, EOFError):
+            sys.stderr.write("\n")
+            raise typer.Abort from None
+        if said in ("y", "yes"):
+            return
+        if said in ("", "n", "no"):
+            remark("nothing was changed")
+            raise typer.Exit(DECLINED)
+        complain("type y or n")
 
 
 def fail(error: Error, *, as_json: bool) -> int:
-    """Tell an error and answer its exit code."""
+    """Print an error. Returns its exit code."""
     kind = type(error).__name__
     if as_json:
-        sys.stderr.write(json.dumps({"error": kind, "code": error.code, "message": error.message}) + "\n")
+        told = {"error": kind, "code": error.code, "message": error.message, "advice": error.advice}
+        sys.stderr.write(json.dumps(told) + "\n")
     else:
         notes: list[str] = getattr(error, "__notes__", [])
-        complain(error.message, code=error.code, then=advice(error))
+        complain(error.message, code=error.code, then=error.advice or None)
         for note in notes:
-            remark(f"       {note}")
+            if note != f"advice: {error.advice}":
+                remark(f"       {note}")
     return EXITS.get(kind, 1)
 
 
 def run(arguments: Sequence[str] | None) -> int:
-    """Parse, run, and turn what happens into an exit code."""
+    """Parse the arguments, run the command, and return its exit code."""
     for name in COMMANDS:
         import_module(f"bucketq.cli.{name}")
-    # Typer does this itself only when it may add options of its own to every command.
+    # Typer does this itself only when it may add its own options to every command.
     completion.completion_init()  # pyright: ignore[reportPrivateImportUsage]
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(args=words, prog_name="bucketq", standalone_mode=False)
+        if code == INTERRUPTED:  # Typer returns this after Ctrl-C.
+            raise KeyboardInterrupt
     except Error as error:
         return fail(error, as_json="--json" in words)
     except typer.Exit as exit:
@@ -217,11 +213,11 @@ def run(arguments: Sequence[str] | None) -> int:
         err.print("stopped", style="dim")
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read this has seen enough; what is left in the buffer must not complain at the end.
+        # The reader closed the pipe; flushing the buffer at exit must not raise again.
         sys.stdout = None
         return 0
     except Exception as error:
-        # Typer's own errors know how to be shown; everything else is a bug, and its traceback helps.
+        # Typer's own errors have a method to show them; anything else is a bug, and its traceback helps.
         show = getattr(error, "show", None)
         if show is None:
             raise

@@ -1,4 +1,4 @@
-"""Nouns for a person: aligned tables and short words that fit 80 columns. And nouns as JSON."""
+"""Formats values for people, as tables that fit 80 columns, and as JSON."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ COLOURS: dict[State, str] = {
     "cancelled": "bright_black",
 }
 GAP = 2
-"""Blanks between two columns."""
+"""Spaces between two columns."""
 LEAST = 10
-"""A column that is cut keeps this much, as long as others can be cut."""
+"""The width that a cut column keeps, as long as others can be cut."""
 PREVIEW = 2000
-"""Characters of a payload shown to a person; ``--payload`` writes it whole."""
+"""Characters of a payload shown; ``--payload`` prints all of it."""
 
 
 def span(length: timedelta, *, short: bool = False) -> str:
-    """A length of time in one or two units: 350 ms, 12 s, 3 min 5 s, 2 h 10 min, 4 d 3 h; or, short, in one."""
+    """Format a duration in one or two units: 350 ms, 12 s, 3 min 5 s, 2 h 10 min, 4 d 3 h; if short, in one."""
     seconds = length.total_seconds()
     if seconds < 1:
         return f"{round(seconds * 1000)} ms"
@@ -49,14 +49,14 @@ def span(length: timedelta, *, short: bool = False) -> str:
 
 
 def when(time: datetime | None, now: datetime, *, short: bool = False) -> str:
-    """A time as seen from now."""
+    """Format a time relative to now."""
     if time is None:
         return ""
     return f"in {span(time - now, short=short)}" if time > now else f"{span(now - time, short=short)} ago"
 
 
 def size(count: int) -> str:
-    """Bytes in a unit that fits."""
+    """Format bytes in a suitable unit."""
     value = float(count)
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:
@@ -66,29 +66,29 @@ def size(count: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 job``, ``2 jobs``."""
+    """Format ``1 job``, ``2 jobs``."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def safe(text: str) -> str:
-    """Text that somebody else wrote, without what would steer the terminal."""
+    """Replace the control characters of a text, which could control the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def plainly(text: str, style: str = "") -> Text:
-    """The same as it stands: nothing in it is markup."""
+    """Return safe text in which nothing counts as markup."""
     return Text(safe(text), style=style)
 
 
 def state(job: JobInfo) -> Text:
-    """The state in its colour; an expired lease says so."""
+    """Return the state in its colour; ``expired`` for an expired lease."""
     return Text("expired" if job.expired else job.state, style=COLOURS[job.state])
 
 
 def table(
     head: Sequence[str], rows: Sequence[Sequence[Text]], *, width: int, right: Collection[str], give: str
 ) -> Table:
-    """Rows under a head, nothing wrapped. When they are too wide, column ``give`` and the last one are cut."""
+    """Return a table without wrapped lines. If it is too wide, column ``give`` and the last one are cut."""
     longest = [max(len(name), *(len(row[i]) for row in rows)) for i, name in enumerate(head)]
     over = sum(longest) + GAP * (len(head) - 1) - width
     for index, least in ((len(head) - 1, LEAST), (head.index(give), LEAST), (len(head) - 1, len(head[-1]))):
@@ -108,7 +108,7 @@ def table(
 
 
 def queues(infos: Iterable[QueueInfo], *, width: int) -> Table:
-    """One line a queue; how many were dropped, where any were."""
+    """Return a table with one line per queue; the column dropped appears only if jobs were dropped."""
     infos, rows = list(infos), list[list[Text]]()
     drops = any(info.dropped for info in infos)
     for info in infos:
@@ -128,7 +128,7 @@ def queues(infos: Iterable[QueueInfo], *, width: int) -> Table:
 
 
 def jobs(infos: Iterable[JobInfo], *, with_queue: bool, width: int) -> Table:
-    """One line a job; the id is whole, for it is what other commands want."""
+    """Return a table with one line per job; ids are never cut, because other commands need them."""
     now = datetime.now(UTC)
     rows: list[list[Text]] = []
     for job in infos:
@@ -141,7 +141,7 @@ def jobs(infos: Iterable[JobInfo], *, with_queue: bool, width: int) -> Table:
 
 
 def gist(job: JobInfo, now: datetime) -> str:
-    """What matters most about a job in its state, in a few words."""
+    """Return the most important fact about a job in its state."""
     match job.state:
         case "dead":
             return job.last_error or "rejected"
@@ -157,12 +157,12 @@ def gist(job: JobInfo, now: datetime) -> str:
 
 
 def moment(time: datetime, now: datetime) -> str:
-    """A time to the second, and as seen from now."""
+    """Format a time to the second, and relative to now."""
     return f"{time.astimezone():%Y-%m-%d %H:%M:%S}  {when(time, now)}"
 
 
 def detail(job: JobDetail) -> Table:
-    """Everything about one job, a line each."""
+    """Return everything about one job, one fact per line."""
     now = datetime.now(UTC)
     result = Table.grid(padding=(0, 2, 0, 0))
     result.add_column(style="bold", no_wrap=True)
@@ -205,7 +205,7 @@ def detail(job: JobDetail) -> Table:
 
 
 def ending(one: Attempt, now: datetime) -> str:
-    """How an attempt ended, in a line."""
+    """Return how an attempt ended, on one line."""
     worker = "" if one.worker is None else f" by {one.worker}"
     lasted = "" if one.claimed_at is None else f" after {span(one.ended_at - one.claimed_at)}"
     said = "" if one.error is None else f": {one.error}"
@@ -213,7 +213,7 @@ def ending(one: Attempt, now: datetime) -> str:
 
 
 def preview(payload: bytes) -> Text:
-    """The beginning of the bytes, as text if they are text."""
+    """Return the beginning of the bytes, as text if they are text."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
@@ -223,7 +223,7 @@ def preview(payload: bytes) -> Text:
 
 
 def plain(value: Any) -> Any:
-    """A noun as JSON has it: times in ISO 8601, durations in seconds."""
+    """Convert a value for JSON: times in ISO 8601, durations in seconds."""
     match value:
         case datetime():
             return value.isoformat()
@@ -249,7 +249,7 @@ def plain(value: Any) -> Any:
 
 
 def body(name: str, payload: bytes, content_type: str) -> dict[str, Any]:
-    """Bytes in JSON: decoded where they are text or JSON, base64 where not."""
+    """Convert bytes for JSON: decoded if they are text or JSON, otherwise base64."""
     from bucketq._convert import decode
     from bucketq.errors import Invalid
 

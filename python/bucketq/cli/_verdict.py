@@ -1,4 +1,4 @@
-"""What the fit model says, for a person: a verdict, a calm table, and what would be better."""
+"""Prints the result of the fit model: a verdict, a table, and what would be better."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ COLOURS: dict[Verdict, str] = {"strong": "green", "tradeoff": "yellow", "poor": 
 SIGNS: dict[Verdict, str] = {"strong": "●", "tradeoff": "◐", "poor": "✕"}
 VERDICTS: tuple[Verdict, ...] = ("strong", "tradeoff", "poor")
 INSTEAD = {
-    "log": "Kafka, Redpanda or Kinesis: more jobs than one queue file can pass on.",
-    "memory": "Redis or RabbitMQ: no store of this kind answers in so few milliseconds.",
-    "managed": "Amazon SQS, or a table in PostgreSQL: this store cannot meet the dispatch budget at its best.",
-    "database": "a table in PostgreSQL, or Redis: the work is short beside one round trip to this store. "
+    "log": "Kafka, Redpanda or Kinesis: more jobs than one queue file can handle.",
+    "memory": "Redis or RabbitMQ: no store of this kind replies that fast.",
+    "managed": "Amazon SQS, or a table in PostgreSQL: this store cannot meet the dispatch budget even at its best.",
+    "database": "a table in PostgreSQL, or Redis: the work is short compared with one round trip to this store. "
     "Or put more work into a job.",
 }
 BUSY = 0.8
-"""Of their time; beyond it jobs wait for workers, not for the queue."""
+"""Share of their time that workers may be busy; above it jobs wait for workers, not for the queue."""
 LATENCIES = {"latency_min_ms", "latency_ms", "latency_p99_ms"}
 
 
 def picture(found: Fit, inputs: Inputs, told: Workload | None, known: Collection[str]) -> Any:
-    """All of it. ``known`` names the inputs that are not as in the published example."""
+    """Return the whole output. ``known`` names the inputs that are not from the published example."""
     parts: list[Any] = []
     if told is not None:
         parts += [seen(told), Text()]
@@ -48,32 +48,32 @@ def picture(found: Fit, inputs: Inputs, told: Workload | None, known: Collection
         sentence = reason(more.sentence)
         parts += [Text(), Text.assemble("At 10 times the load  ", badge(more.verdict), f"  {sentence}")]
     if not LATENCIES & set(known):
-        note = f"The store is the published example's, {inputs.latency_ms:g} ms a PUT: bucketq probe measures yours."
+        note = f"The store is the published example's, {inputs.latency_ms:g} ms/PUT: bucketq probe measures yours."
         parts += [Text(), Text(note, style="dim")]
     return Group(*parts)
 
 
 def reason(sentence: str) -> str:
-    """The sentence without the verdict before it."""
+    """Return the sentence without its leading verdict."""
     why = sentence.split(": ", 1)[1]
     return why[0].upper() + why[1:]
 
 
 def too_few(load: float, inputs: Inputs) -> str:
-    """Workers that cannot keep up: no queue helps with that."""
+    """Return a note that there are too few workers, which no queue can fix."""
     need = math.ceil(load * inputs.consumers / BUSY)
     grows = "the backlog grows whatever the queue does" if load >= 1 else "jobs wait for a free worker"
-    return f"{inputs.consumers:g} workers are busy {100 * load:.0f} % of the time, so {grows}: {need:,} would do."
+    return f"{inputs.consumers:g} workers are busy {100 * load:.0f} % of the time, so {grows}: {need:,} would suffice."
 
 
 def badge(verdict: Verdict, *, big: bool = False) -> Text:
-    """The verdict in its colour, with a sign for those who do not see colours."""
+    """Return the verdict in its colour, with a sign for readers who do not see colours."""
     words = f"{SIGNS[verdict]} {verdict.capitalize() if big else verdict}"
     return Text(words, style=f"bold {COLOURS[verdict]}" if big else COLOURS[verdict])
 
 
 def figures(found: Fit, inputs: Inputs) -> Table:
-    """The six tiles, this engine beside the plain model."""
+    """Return the table of figures: this engine beside the plain model."""
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 1, 0, 0)
     )
@@ -106,18 +106,18 @@ def figures(found: Fit, inputs: Inputs) -> Table:
 
 
 def money(found: Fit) -> Text:
-    """A month beside SQS."""
+    """Return the cost of a month compared with SQS."""
     month = found.month
     ours = f"A month: {show.plural(round(month.puts), 'PUT')}, {show.plural(round(month.gets), 'GET')}, "
     return Text(f"{ours}{month.cost:,.2f} USD; the same load on SQS {month.sqs_cost:,.2f} USD")
 
 
 def seen(told: Workload) -> Table:
-    """What the queue file said of itself."""
+    """Return the workload that was read from the queue file."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    rest = "" if told.complete else ", and more that were not read"
+    rest = "" if told.complete else ", more were not read"
     table.add_row("read", f"{show.plural(told.jobs, 'job')}, {show.plural(told.commits, 'commit')}{rest}")
     inputs = told.inputs
     arrival = inputs.get("arrival")
@@ -135,15 +135,15 @@ def seen(told: Workload) -> Table:
 
 
 def times(found: Times | None) -> str:
-    """Mean and spread in a few words."""
+    """Return mean and spread as text."""
     if found is None:
-        return "no finished job to tell"
+        return "no finished job yet"
     middle = f"{time(found.p50_ms)} half of them, {time(found.p95_ms)} one in twenty"
     return f"{time(found.mean_ms)} on average; {middle}"
 
 
 def time(ms: float) -> str:
-    """Milliseconds in the unit that suits them."""
+    """Return milliseconds in a suitable unit."""
     if not math.isfinite(ms):
         return "without end"
     for least, size, unit in ((7_200_000, 3_600_000, "h"), (120_000, 60_000, "min"), (1000, 1000, "s")):
@@ -153,12 +153,12 @@ def time(ms: float) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Jobs a second."""
+    """Return a rate in jobs per second."""
     return f"{number(per_second, 1)} jobs/s"
 
 
 def number(value: float, digits: int) -> str:
-    """With this many decimals, fewer when it is large."""
+    """Return the number with this many decimals, or none if it is large."""
     if not math.isfinite(value):
         return "without end"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.{digits}f}"

@@ -1,4 +1,4 @@
-"""What ``stats --watch`` shows: the queue file now, and how much went through it since the last look."""
+"""Output of ``stats --watch``: the queue file now, and the commits since the last update."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 Pace = dict[str, Any]
 MOST = 500
-"""Commits of the log that one look reads."""
+"""The most commits of the log that one update reads."""
 
 
 def watch(file: QueueFile, every: float, *, as_json: bool, facts: Facts, picture: Picture) -> None:
-    """Look again and again: a live table on a terminal, otherwise a line a look."""
+    """Update repeatedly: a live table on a terminal, otherwise a line per update."""
     looks = looked(file, every)
     if as_json or not out.is_terminal:
         for now, pace in looks:
@@ -40,7 +40,7 @@ def watch(file: QueueFile, every: float, *, as_json: bool, facts: Facts, picture
 
 
 def looked(file: QueueFile, every: float) -> Iterator[tuple[Stats, Pace | None]]:
-    """One look after the other, with what was committed since the last one; without end."""
+    """Yield the statistics repeatedly, each time with the commits since the last one. Never ends."""
     before, at = file.stats(), monotonic()
     yield before, None
     while True:
@@ -51,7 +51,7 @@ def looked(file: QueueFile, every: float) -> Iterator[tuple[Stats, Pace | None]]
 
 
 def paced(file: QueueFile, before: Stats, now: Stats, took: float) -> Pace:
-    """What was committed between two looks, by whomever."""
+    """Return the commits of all writers between two updates."""
     commits = max(now.commit_seq - before.commit_seq, 0)
     log = file.history(limit=min(commits, MOST)) if commits else []
     found = [one for one in log if before.commit_seq < one.commit_seq <= now.commit_seq]
@@ -65,12 +65,12 @@ def paced(file: QueueFile, before: Stats, now: Stats, took: float) -> Pace:
 
 
 def words(pace: Pace | None) -> str:
-    """The pace for a person."""
+    """Return the pace as text."""
     if pace is None:
         return "..."
     if not pace["commits"]:
-        return "no commit since the last look"
-    parts = [show.plural(pace["commits"], "commit"), f"{pace['commits_per_s']:,.1f} a second"]
+        return "no commit since the last update"
+    parts = [show.plural(pace["commits"], "commit"), f"{pace['commits_per_s']:,.1f} per second"]
     if pace["ops_per_commit"] is not None:
         parts += [f"{pace['ops_per_commit']:,.1f} ops", f"{show.size(pace['bytes_per_commit'])} each"]
         parts.append(f"by {show.plural(pace['writers'], 'writer')}")
@@ -78,7 +78,7 @@ def words(pace: Pace | None) -> str:
 
 
 def line(now: Stats, queues: list[dict[str, Any]], pace: Pace | None) -> str:
-    """One look on one line."""
+    """Return one update on one line."""
     parts = [f"{datetime.now().astimezone():%H:%M:%S} commit {now.commit_seq:,}"]
     for queue in queues:
         counts = ", ".join(f"{count:,} {state}" for state, count in queue["counts"].items() if count)

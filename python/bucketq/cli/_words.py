@@ -1,4 +1,4 @@
-"""Durations, times, back-offs and limits as people type them, and as they are shown."""
+"""Parses and prints durations, times, back-offs and limits as people type them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from bucketq import Backoff, Block, Invalid, Overflow
 from bucketq.types.policy import MILLISECONDS
 
 NONE = "none"
-"""What lifts a limit."""
+"""The word that lifts a limit."""
 PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)?\s*")
 
 
 def seconds(text: str, what: str) -> float:
-    """A duration: ``90``, ``90s``, ``5min``, ``1h30min``."""
+    """Parse a duration: ``90``, ``90s``, ``5min``, ``1h30min``."""
     total, at = 0.0, 0
     given = text.strip()
     while at < len(given):
@@ -31,12 +31,12 @@ def seconds(text: str, what: str) -> float:
 
 
 def seconds_or_none(text: str, what: str) -> float | None:
-    """A duration, or without end."""
+    """Parse a duration, or none for no limit."""
     return None if text.strip().lower() == NONE else seconds(text, what)
 
 
 def number_or_none(text: str, what: str) -> int | None:
-    """A whole number, or no limit."""
+    """Parse a whole number, or none for no limit."""
     if text.strip().lower() == NONE:
         return None
     try:
@@ -46,22 +46,22 @@ def number_or_none(text: str, what: str) -> int | None:
 
 
 def text_or_none(text: str, _: str) -> str | None:
-    """Text, or nothing."""
+    """Parse text, or none."""
     return None if text.strip().lower() == NONE else text
 
 
 def yes(text: str, _: str) -> bool:
-    """Yes or no."""
+    """Parse yes or no."""
     return text == "yes"
 
 
 def window(text: str, what: str) -> float | None:
-    """How long a dedup key counts."""
+    """Parse how long a dedup key counts."""
     return None if text.strip().lower() == "unfinished" else seconds_or_none(text, what)
 
 
 def moment(text: str, what: str) -> datetime:
-    """A time in ISO 8601; this machine's time zone unless it says another."""
+    """Parse a time in ISO 8601, by default in this machine's time zone."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -72,7 +72,7 @@ def moment(text: str, what: str) -> datetime:
 
 
 def overflow(text: str, what: str) -> Overflow:
-    """``raise``, ``block``, ``block 30s``, ``drop_oldest``."""
+    """Parse ``raise``, ``block``, ``block 30s`` or ``drop_oldest``."""
     kind, _, rest = text.strip().replace("-", "_").partition(" ")
     match kind:
         case "block" if rest:
@@ -84,7 +84,7 @@ def overflow(text: str, what: str) -> Overflow:
 
 
 def backoff(text: str, what: str) -> Backoff:
-    """``none``, ``fixed 30s``, ``linear 5s 10min``, ``exponential 1s 1h 50%``, or delays: ``5s,30s,10min``."""
+    """Parse ``none``, ``fixed 30s``, ``linear 5s 10min``, ``exponential 1s 1h 50%``, or delays: ``5s,30s,10min``."""
     kind, *given = text.split() or [""]
     numbers = [one for one in given if not one.endswith("%")]
     shares = [one for one in given if one.endswith("%")]
@@ -116,7 +116,7 @@ def backoff(text: str, what: str) -> Backoff:
 
 
 def span(value: Any) -> str:
-    """A duration as it can be typed: the largest unit that divides it."""
+    """Return a duration as text, in the largest unit that divides it."""
     ms = round((value.total_seconds() if isinstance(value, timedelta) else value) * 1000)
     unit, size = next(
         ((unit, size) for unit, size in MILLISECONDS.items() if ms and ms % size == 0), ("s", 1000)
@@ -125,7 +125,7 @@ def span(value: Any) -> str:
 
 
 def backoff_words(value: Backoff) -> str:
-    """A back-off as it can be typed."""
+    """Return a back-off as text that can be typed."""
     match value.kind:
         case "none":
             return "none"
@@ -140,7 +140,7 @@ def backoff_words(value: Backoff) -> str:
 
 
 def policy_words(name: str, value: Any) -> str:
-    """A part of a policy as it can be typed."""
+    """Return a field of a policy as text that can be typed."""
     match value:
         case None:
             return "unfinished" if name == "dedup_window" else NONE

@@ -1,4 +1,4 @@
-"""The command ``analyze``: from the history of finished jobs to tables and a report, on Spark."""
+"""The command ``analyze``: makes tables and a report from the finished jobs, on Spark."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def analyze(
     master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
     memory: Annotated[str, typer.Option(help="Memory of the driver.")] = "2g",
     price_put: Annotated[float, typer.Option(help="USD per million PUTs.", min=0)] = 5.0,
-    lost: Annotated[bool, typer.Option("--lost", help="Go on though jobs may be missing.")] = False,
+    lost: Annotated[bool, typer.Option("--lost", help="Continue although jobs may be missing.")] = False,
     settings: SettingsFile = None,
     json: Json = False,
 ) -> None:
     """Turn the history of finished jobs into tables and a report.
 
-    Run it again to add what has finished since. Needs the extra spark, and Java 17.
+    Run it again to add jobs that finished since. Needs the extra spark, and Java 17.
     """
     try:
         from bucketq import spark
@@ -37,16 +37,16 @@ def analyze(
         raise Invalid(str(error), "option") from None
     given: dict[str, Any] = load(settings)
     given.pop("url", None)
-    # Spark takes a while to start: what is misspelt is told before.
+    # Spark takes a while to start: report misspelt options before.
     place = _place.Place.of(url, given)
     place.objects().head().wait()
     if output.exists() and not output.is_dir():
         raise Invalid(f"{output} is a file: give a directory for the tables")
     _pipeline.before(Path(output, "state.json"), place.url)
     if master.startswith("local"):
-        # Nobody is to reach it from elsewhere; unset, Spark remarks on the name of this machine.
+        # Other machines must not reach it; if unset, Spark prints a warning about this machine's name.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Its own bars would be drawn over what is said here.
+    # Spark's own progress bars would overwrite these messages.
     quiet = {"spark.ui.showConsoleProgress": "false"}
     session = spark.session(**{"spark.master": master, "spark.driver.memory": memory}, **quiet)
     session.sparkContext.setLogLevel("ERROR")
@@ -65,4 +65,4 @@ def analyze(
     if json:
         answer({"report": str(done.report), "new": done.new, "jobs": done.jobs, "seconds": done.seconds})
     else:
-        say(f"{done.jobs} jobs, {done.new} lives new, in {done.seconds:.0f} s: {done.report}")
+        say(f"{done.jobs} jobs, {done.new} runs new, in {done.seconds:.0f} s: {done.report}")

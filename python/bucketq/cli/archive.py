@@ -1,4 +1,4 @@
-"""Commands about what is over: lives, archive, archives."""
+"""Commands about finished jobs: lives, archive, archives."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from rich.text import Text
 from bucketq.cli import _show as show
 from bucketq.cli._app import Json, Place, answer, command, err, out, say
 
-PANEL = "Care"
+PANEL = "Maintenance"
 Queue = Annotated[str | None, typer.Argument(help="Only this queue.", show_default=False)]
-After = Annotated[int, typer.Option(help="Only what finished after this finish_seq.", min=0)]
+After = Annotated[int, typer.Option(help="Only jobs that finished after this finish_seq.", min=0)]
 
 
 @command("bucketq lives emails --after 0 --json", PANEL)
 def lives(
     queue: Queue = None,
     after: After = 0,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1, max=1000)] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many.", min=1, max=1000)] = 100,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
-    """Finished lives that are still in the file, in the order in which they finished."""
+    """List finished jobs that are still in the file, in the order in which they finished."""
     with place.open() as file:
         found = file.lives(queue=queue, after=after, limit=limit).lives
     if json:
@@ -60,7 +60,10 @@ def lives(
 
 @command("bucketq archive", PANEL)
 def archive(*, place: Place, json: Json = False) -> None:
-    """Write what may leave its queue to the archive now, and give up what is too old; it happens by itself, later."""
+    """Archive jobs now that their queues no longer retain, and expire archive objects that are too old.
+
+    Maintenance does it by itself, later.
+    """
     with place.open() as file:
         count = file.archive()
     answer({"archived": count}) if json else say(f"{show.plural(count, 'job')} archived")
@@ -68,7 +71,7 @@ def archive(*, place: Place, json: Json = False) -> None:
 
 @command("bucketq archives emails --json | jq -r .key", PANEL)
 def archives(queue: Queue = None, after: After = 0, *, place: Place, json: Json = False) -> None:
-    """The Parquet objects that finished jobs were written to."""
+    """List the Parquet objects of the archive."""
     with place.open() as file:
         found = file.archives(queue=queue, after=after).objects
     if json:

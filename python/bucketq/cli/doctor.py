@@ -1,4 +1,4 @@
-"""The command ``doctor``: goes from the URL to a commit, step by step, and says where it stops and what to do."""
+"""The command ``doctor``: checks all steps from the URL to a commit, and reports what fails and what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 import bucketq
 from bucketq import Error, QueueFile
 from bucketq.cli import _show as show
-from bucketq.cli._app import EXITS, Json, SettingsFile, Url, advice, answer, command, out
+from bucketq.cli._app import EXITS, Json, SettingsFile, Url, answer, command, out
 from bucketq.settings import load as settings_of
 
 PROBE_QUEUE = "bucketq-doctor"
@@ -23,7 +23,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one step found."""
+    """The result of one step."""
 
     what: str
     good: bool
@@ -35,10 +35,12 @@ class Finding:
 def doctor(
     thorough: Annotated[
         bool,
-        typer.Option("--thorough", help="Race many more writers against each other: some thousand requests."),
+        typer.Option(
+            "--thorough", help="Race many more writers against each other: a few thousand requests."
+        ),
     ] = False,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Write nothing, and so test no writing.")
+        bool, typer.Option("--read-only", help="Write nothing; skip the tests that write.")
     ] = False,
     url: Url = None,
     settings: SettingsFile = None,
@@ -46,7 +48,7 @@ def doctor(
 ) -> None:
     """Check settings, store, queue file and clock.
 
-    Races writers against each other and measures what a commit takes.
+    Races writers against each other and measures the time of a commit.
     """
     findings: list[Finding] = []
     error = examine(findings, url, settings, thorough=thorough, read_only=read_only)
@@ -60,7 +62,7 @@ def doctor(
 
 
 def picture(findings: list[Finding]) -> Any:
-    """A line a finding, and one more where there is something to do."""
+    """Return a table with a line per finding, and one more for its advice."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -80,13 +82,13 @@ def picture(findings: list[Finding]) -> Any:
 def examine(
     findings: list[Finding], url: str | None, source: Path | None, *, thorough: bool, read_only: bool
 ) -> Error | None:
-    """The steps, until one fails; the error it failed with."""
+    """Run the steps until one fails. Returns its error."""
 
     def step(what: str, look: Callable[[], str]) -> Error | None:
         try:
             findings.append(Finding(what, True, look()))
         except Error as error:
-            findings.append(Finding(what, False, str(error), advice(error)))
+            findings.append(Finding(what, False, str(error), error.advice or None))
             return error
         return None
 
@@ -107,7 +109,7 @@ def examine(
 
 
 def told(source: Path | None) -> str:
-    """Which settings are not the defaults; values are nobody's business."""
+    """Return which settings are not the defaults. Values may be secret and are not shown."""
     found = settings_of(source)
     found.pop("url", None)
     return ", ".join(found) if found else "all at their defaults"
@@ -123,7 +125,7 @@ def probed(url: str | None, source: Path | None, *, thorough: bool) -> str:
 
 
 def opening(opened: list[QueueFile], url: str | None, source: Path | None, *, read_only: bool) -> str:
-    """Open it, and keep it for the next steps."""
+    """Open the queue file, and store it in ``opened`` for the next steps."""
     begun = perf_counter()
     file = bucketq.open(url, settings=source, create=False, read_only=read_only)
     opened.append(file)
@@ -131,14 +133,14 @@ def opening(opened: list[QueueFile], url: str | None, source: Path | None, *, re
 
 
 def state(file: QueueFile) -> str:
-    """How much there is."""
+    """Return the numbers of commits, queues and jobs."""
     now = file.stats()
     count = sum(sum(one.counts.values()) for one in now.queues)
     return f"commit {now.commit_seq:,}, {show.plural(len(now.queues), 'queue')}, {show.plural(count, 'job')}"
 
 
 def writing(file: QueueFile) -> str:
-    """Commit a few times and measure; leaves nothing but the name of a queue."""
+    """Commit a few times and measure. It leaves only the name of a queue."""
     queue = file.queue(PROBE_QUEUE)
     times: list[float] = []
     for _ in range(ROUNDS):
@@ -150,6 +152,6 @@ def writing(file: QueueFile) -> str:
 
 
 def clock(file: QueueFile) -> str:
-    """The time of the newest commit, made just now by the store's clock, against this machine's."""
+    """Compare the time of the newest commit, just made by the store's clock, with this machine's clock."""
     off = abs((datetime.now(UTC) - file.stats().commit_time).total_seconds())
     return f"this machine's is {off:.1f} s from the newest commit's"

@@ -16,30 +16,30 @@ from bucketq.cli.jobs import remark_new
 Facts = Callable[[Stats], dict[str, Any]]
 Picture = Callable[[Stats], Any]
 EVERY = 2.0
-"""Seconds between two looks of ``stats --watch`` unless told otherwise."""
+"""Default seconds between two updates of ``stats --watch``."""
 
 
 @command("bucketq init --url s3://acme/jobs", "Queue file")
 def init(*, place: Place, json: Json = False) -> None:
-    """Make the queue file, if there is none."""
+    """Create the queue file if it does not exist."""
     with place.open(create=True) as file:
         stats = file.stats()
         if json:
             answer({"url": file.url, "commit_seq": stats.commit_seq})
         else:
-            say(f"{file.url} is there, at commit {stats.commit_seq:,}")
+            say(f"{file.url} is ready, at commit {stats.commit_seq:,}")
 
 
 @command("bucketq stats --watch", "Queue file")
 def stats(
     queue: Annotated[str | None, typer.Argument(help="Only this queue.", show_default=False)] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = EVERY,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Update until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two updates.", min=0.1)] = EVERY,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
-    """How many jobs each queue has in each state."""
+    """Show the number of jobs of each queue by state."""
     with place.open() as file:
         if not watch:
             now = file.stats()
@@ -55,12 +55,12 @@ def stats(
 
 
 def chosen(now: Stats, queue: str | None) -> list[Any]:
-    """The queues asked for."""
+    """Return the selected queues."""
     return [one for one in now.queues if queue in {None, one.name}]
 
 
 def facts(now: Stats, queue: str | None) -> dict[str, Any]:
-    """The statistics as JSON."""
+    """Return the statistics as JSON values."""
     return {
         "commit_seq": now.commit_seq,
         "commit_time": show.plain(now.commit_time),
@@ -71,7 +71,7 @@ def facts(now: Stats, queue: str | None) -> dict[str, Any]:
 
 
 def picture(file: QueueFile, now: Stats, queue: str | None) -> Any:
-    """The statistics for a person."""
+    """Return the statistics for a person."""
     from rich.console import Group
     from rich.text import Text
 
@@ -88,7 +88,7 @@ def picture(file: QueueFile, now: Stats, queue: str | None) -> Any:
 
 @command("bucketq pause emails", "Queue file")
 def pause(queue: QueueName, *, place: Place, json: Json = False) -> None:
-    """Claims get nothing from the queue until it is resumed."""
+    """Stop handing out jobs of a queue until bucketq resume."""
     with place.open() as file:
         remark_new(file, queue)
         file.queue(queue).pause()
@@ -97,10 +97,10 @@ def pause(queue: QueueName, *, place: Place, json: Json = False) -> None:
 
 @command("bucketq resume emails", "Queue file")
 def resume(queue: QueueName, *, place: Place, json: Json = False) -> None:
-    """Claims get jobs from the queue again."""
+    """Hand out jobs of a queue again; after bucketq drain, accept them again too."""
     with place.open() as file:
         file.queue(queue).resume()
-    answer({"queue": queue, "paused": False}) if json else say(f"{queue} goes on")
+    answer({"queue": queue, "paused": False}) if json else say(f"{queue} is resumed")
 
 
 @command('eval "$(bucketq completion bash)"', "Queue file")

@@ -1,4 +1,4 @@
-"""The command ``fit``: whether the queue suits a workload, typed in, measured, or read from a queue file."""
+"""The command ``fit``: judges whether the queue suits a workload that is typed, measured, or read from a file."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ PAGE = Path(bucketq.__file__).with_name("fit.html")
 
 ProbeFile = Annotated[
     Path | None,
-    typer.Option("--probe", help="What `bucketq probe -o FILE` found of the store.", show_default=False),
+    typer.Option("--probe", help="The file that `bucketq probe -o FILE` wrote.", show_default=False),
 ]
 From = Annotated[
     str | None,
     typer.Option("--from", metavar="URL", help="Read the workload of this queue file.", show_default=False),
 ]
-Open = Annotated[bool, typer.Option("--open", help="Show the page, filled in with all of this.")]
+Open = Annotated[bool, typer.Option("--open", help="Show the page, filled in with these inputs.")]
 
 
 def fit(
@@ -53,9 +53,9 @@ def fit(
     json: bool,
     **given: float | None,
 ) -> None:
-    """Tell whether the queue suits your work, and what would change it.
+    """Judge whether the queue suits your work, and what would change that.
 
-    What is not given comes from the queue file, then from the probe, then from the published example.
+    Inputs that are not given come from the queue file, then from the probe, then from the published example.
     """
     measured = measurements(probe)
     told = None if source is None else workload(source, settings)
@@ -80,7 +80,7 @@ def fit(
 
 
 def options() -> list[inspect.Parameter]:
-    """The options of the command: one for each input, named as everywhere else."""
+    """Return the options of the command: one for each input, with its name."""
     panels = {name: panel for panel, names in PANELS.items() for name in names}
     kind = inspect.Parameter.KEYWORD_ONLY
     own = {"probe": ProbeFile, "source": From, "show": Open, "settings": SettingsFile, "json": Json}
@@ -103,14 +103,14 @@ def options() -> list[inspect.Parameter]:
     return found
 
 
-# Typer reads the signature, which would else be thirty lines that say what Inputs says.
+# Typer reads the signature, which would otherwise be thirty lines that repeat Inputs.
 fit.__signature__ = inspect.Signature(options())  # type: ignore[attr-defined]
 fit.__annotations__ = {one.name: one.annotation for one in options()}
 command("bucketq fit --arrival 20 --work-ms 500 --probe store.json", "Does it fit?")(fit)
 
 
 def measurements(path: Path | None) -> dict[str, float]:
-    """The inputs in a file of ``bucketq probe``; what is no input is passed over."""
+    """Return the inputs in a file of ``bucketq probe``; other entries are ignored."""
     if path is None:
         return {}
     try:
@@ -120,19 +120,19 @@ def measurements(path: Path | None) -> dict[str, float]:
     except (ValueError, LookupError, TypeError):
         told = None
     if not isinstance(told, dict):
-        raise Invalid(f"{path} is no file of `bucketq probe -o {path}`: it has no object `inputs`")
+        raise Invalid(f"{path} is not a file of `bucketq probe -o {path}`: it has no object `inputs`")
     known = {entry.name for entry in fields(Inputs)}
     return {name: value for name, value in cast("dict[str, float]", told).items() if name in known}
 
 
 def workload(url: str, settings: Path | None) -> Workload:
-    """What a queue file tells of its workload; it is only read."""
+    """Return the workload of a queue file, which is opened read-only."""
     with bucketq.open(url, settings=settings, create=False, read_only=True) as file:
         return file.workload()
 
 
 def state(inputs: Inputs) -> str:
-    """What of the inputs is not as usual, as the page has it in its address."""
+    """Return the inputs that are not the default, in the format of the page's address."""
     return urlencode(
         {
             entry.name: repr(value).removesuffix(".0")
@@ -143,11 +143,11 @@ def state(inputs: Inputs) -> str:
 
 
 def page(inputs: Inputs) -> str:
-    """Show the page with these inputs, and answer its address."""
+    """Show the page with these inputs. Returns its address."""
     if not PAGE.exists():
         raise NotFound("the page is not built here: make fit-page (needs Node 20 and npm)", "no_such_file")
     address = f"{PAGE.as_uri()}#{state(inputs)}"
-    # What opens files on this machine may drop what stands behind the #, so a small page leads there.
+    # The program that opens files may drop the part after the #, so a small page redirects to the address.
     with tempfile.NamedTemporaryFile("w", prefix="bucketq-fit-", suffix=".html", delete=False) as leads:
         leads.write(f'<meta http-equiv="refresh" content="0; url={html.escape(address)}">\n')
     webbrowser.open(Path(leads.name).as_uri())
@@ -155,7 +155,7 @@ def page(inputs: Inputs) -> str:
 
 
 def finite(value: Any) -> Any:
-    """As JSON has it: a number without end is null."""
+    """Return the value for JSON: an infinite number is null."""
     if isinstance(value, dict):
         return {name: finite(part) for name, part in cast("dict[str, Any]", value).items()}
     if isinstance(value, float) and not math.isfinite(value):

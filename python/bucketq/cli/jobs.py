@@ -46,11 +46,11 @@ def enqueue(
     queue: QueueName,
     data: Annotated[
         str | None,
-        typer.Argument(help="The data: JSON, or else text. - reads standard input.", show_default=False),
+        typer.Argument(help="The data: JSON, otherwise text; - reads standard input.", show_default=False),
     ] = None,
     lines: Annotated[
         Path | None,
-        typer.Option("--lines", help="Many jobs: a file with one JSON value a line; - for standard input."),
+        typer.Option("--lines", help="Many jobs: a file with one JSON value per line; - for standard input."),
     ] = None,
     delay: Annotated[
         float | None, typer.Option(help="Seconds from now before it runs.", show_default=False)
@@ -60,7 +60,7 @@ def enqueue(
         int | None, typer.Option(help="Attempts before it is dead.", show_default=False)
     ] = None,
     dedup: Annotated[
-        str | None, typer.Option(help="A key that keeps a second one out.", show_default=False)
+        str | None, typer.Option(help="A dedup key: a second job with it is not added.", show_default=False)
     ] = None,
     dedup_window: Annotated[
         str | None,
@@ -68,7 +68,7 @@ def enqueue(
     ] = None,
     backoff: Annotated[
         str | None,
-        typer.Option(help="Waiting time between attempts, as of configure.", show_default=False),
+        typer.Option(help="Waiting time between attempts, as in configure.", show_default=False),
     ] = None,
     group: Annotated[
         str | None, typer.Option(help="Jobs of a group run one at a time.", show_default=False)
@@ -78,17 +78,19 @@ def enqueue(
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option(help="A fact beside the data, name=text; may be repeated.", show_default=False),
+        typer.Option(help="A header, name=text; may be repeated.", show_default=False),
     ] = None,
     id: Annotated[
-        str | None, typer.Option(help="A UUID of your own: twice is once.", show_default=False)
+        str | None, typer.Option(help="Your own UUID: enqueueing it again adds nothing.", show_default=False)
     ] = None,
-    content_type: Annotated[str | None, typer.Option(help="What the data are.", show_default=False)] = None,
+    content_type: Annotated[
+        str | None, typer.Option(help="The content type of the data.", show_default=False)
+    ] = None,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
-    """Put a job into a queue, or many."""
+    """Enqueue one job, or many."""
     given = {
         "delay": delay,
         "priority": priority,
@@ -109,7 +111,7 @@ def enqueue(
     with place.open(create=True) as file:
         if lines is not None:
             if dedup is not None or id is not None:
-                raise Invalid("--dedup or --id with --lines would keep all but one of them out")
+                raise Invalid("--dedup or --id with --lines would enqueue only one of the jobs")
             many(file, queue, lines, extras, as_json=json)
             return
         payload = sys.stdin.buffer.read() if data == "-" else data or ""
@@ -117,13 +119,15 @@ def enqueue(
     if json:
         answer(show.plain(receipt))
     else:
-        out.print(receipt.id + ("  [dim]was there already[/]" if receipt.deduplicated else ""))
+        out.print(
+            receipt.id + ("  [dim]already enqueued[/]" if receipt.deduplicated or receipt.existing else "")
+        )
         if receipt.dropped:
             err.print(f"to make room, dropped {', '.join(receipt.dropped)}", style="dim")
 
 
 def headers(pairs: list[str]) -> dict[str, str]:
-    """What stands before and after each =."""
+    """Split each pair at its first =."""
     for pair in pairs:
         if "=" not in pair:
             raise Invalid(f"--header is {pair!r}: write name=text")
@@ -131,7 +135,7 @@ def headers(pairs: list[str]) -> dict[str, str]:
 
 
 def meant(payload: str | bytes, content_type: str | None) -> Any:
-    """JSON as its value, text as text, other bytes as they are. A content type is taken by its word."""
+    """Return JSON as its value, text as text, other bytes unchanged. With a content type, return the bytes."""
     if isinstance(payload, bytes):
         try:
             payload = payload.decode()
@@ -146,7 +150,7 @@ def meant(payload: str | bytes, content_type: str | None) -> Any:
 
 
 def many(file: QueueFile, queue: str, path: Path, extras: dict[str, Any], *, as_json: bool) -> None:
-    """Enqueue each line, with a progress bar where somebody looks."""
+    """Enqueue each line, with a progress bar on a terminal."""
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -176,13 +180,13 @@ def many(file: QueueFile, queue: str, path: Path, extras: dict[str, Any], *, as_
 
 
 def news(stream: BinaryIO, path: Path, extras: dict[str, Any]) -> Iterator[New]:
-    """A job a line; empty lines do not count."""
+    """Yield one job per line; skip empty lines."""
     for number, line in enumerate(stream, 1):
         if line.strip():
             try:
                 value = jsonlib.loads(line)
             except ValueError as error:
-                # Not with the line itself: what is enqueued is nobody else's business.
+                # Do not show the line itself: its data may be confidential.
                 raise Invalid(f"line {number} of {path} is not JSON") from error
             yield New(value, **extras)
 
@@ -196,8 +200,11 @@ def ls(
     error: Annotated[
         str | None, typer.Option(help="Only those whose last error has this text.", show_default=False)
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1)] = 50,
-    after: Annotated[int | None, typer.Option(help="Where the last page ended.", show_default=False)] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many.", min=1)] = 50,
+    after: Annotated[
+        int | None,
+        typer.Option(help="Start after this position, the end of the last page.", show_default=False),
+    ] = None,
     *,
     place: Place,
     json: Json = False,
@@ -225,7 +232,7 @@ def ls(
     elif found:
         out.print(show.jobs(found, with_queue=queue is None, width=out.width), soft_wrap=False)
         if after is not None:
-            err.print(f"there are more: --after {after}", style="dim")
+            err.print(f"more jobs: --after {after}", style="dim")
     else:
         err.print("no such jobs", style="dim")
 
@@ -233,13 +240,13 @@ def ls(
 @command("bucketq show 0192f0c1-...", "Jobs", name="show")
 def show_job(
     id: JobId,
-    payload: Annotated[bool, typer.Option("--payload", help="Write only the payload, as it is.")] = False,
-    result: Annotated[bool, typer.Option("--result", help="Write only the result, as it is.")] = False,
+    payload: Annotated[bool, typer.Option("--payload", help="Print only the payload, unchanged.")] = False,
+    result: Annotated[bool, typer.Option("--result", help="Print only the result, unchanged.")] = False,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
-    """Everything about one job."""
+    """Show everything about one job."""
     with place.open() as file:
         job = file.get(id)
     if job is None:
@@ -256,20 +263,20 @@ def show_job(
 @command('bucketq requeue --queue emails --error "no answer"', "Jobs")
 def requeue(
     id: Annotated[str | None, typer.Argument(help="The id of one job.", show_default=False)] = None,
-    queue: Annotated[str | None, typer.Option(help="Or those of this queue.", show_default=False)] = None,
+    queue: Annotated[str | None, typer.Option(help="Jobs of this queue.", show_default=False)] = None,
     state: StateNames = None,
     group: Annotated[str | None, typer.Option(help="Only this group.", show_default=False)] = None,
     error: Annotated[
         str | None, typer.Option(help="Only those whose last error has this text.", show_default=False)
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Those of every queue.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Jobs of every queue.")] = False,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
-    """Give finished jobs fresh lives at the end of the line: one by its id, or many.
+    """Requeue finished jobs: one by its id, or many.
 
-    Of many those that are dead, unless --state says otherwise.
+    Without an id, requeues the dead ones; --state selects others.
     """
     if id is not None:
         if every or any(one is not None for one in (queue, state, group, error)):
@@ -279,7 +286,7 @@ def requeue(
         answer({"id": id, "run": run}) if json else say(f"{id} is ready again, run {run}")
         return
     if not every and queue is None and group is None and error is None:
-        raise Invalid("say which: the id of a job, --queue, --group, --error, or --all for every dead job")
+        raise Invalid("name the jobs: an id, --queue, --group, --error, or --all for every dead job")
     if every and queue is not None:
         raise Invalid("--all is every queue, --queue is one: give one of them")
     with place.open() as file:
@@ -292,26 +299,26 @@ def requeue(
 @command("bucketq cancel 0192f0c1-...", "Jobs")
 def cancel(
     id: JobId,
-    leased: Annotated[bool, typer.Option("--leased", help="Even if somebody works on it.")] = False,
+    leased: Annotated[bool, typer.Option("--leased", help="Even if a worker holds it.")] = False,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
-    """Take a job back before it is finished."""
+    """Cancel an unfinished job."""
     with place.open() as file:
         was = found(file, id).cancel(id, leased=leased)
     answer({"id": id, "was": was}) if json else say(f"{id} is cancelled, it was {was}")
 
 
 def remark_new(file: QueueFile, queue: str) -> None:
-    """Say so when a queue is not there yet: its name may be misspelt."""
+    """Print a remark if the queue does not exist yet: its name may be misspelt."""
     names = [one.name for one in file.queues()]
     if names and queue not in names:
         remark(f"there is no queue {queue} yet: {nearest(queue, names)}")
 
 
 def states(names: list[str] | None) -> list[State]:
-    """The states of these names."""
+    """Return the states if they exist."""
     for name in names or ():
         if name not in STATES:
             raise Invalid(f"there is no state {name!r}: {nearest(name, STATES)}")
@@ -319,7 +326,7 @@ def states(names: list[str] | None) -> list[State]:
 
 
 def found(file: QueueFile, id: str) -> Any:
-    """The queue of the job."""
+    """Return the queue of the job."""
     job = file.get(id)
     if job is None:
         raise NotFound(f"there is no job {id}", "no_such_job")
@@ -330,14 +337,14 @@ def found(file: QueueFile, id: str) -> Any:
 def purge(
     queue: QueueName,
     state: StateNames = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
-    """Delete jobs of a queue by their state, for good; asks first.
+    """Delete jobs of a queue by their state, permanently; asks first.
 
-    What is purged is not archived, whatever the policy says.
+    Purged jobs are not archived, whatever the policy says.
     """
     chosen = states(state)
     if not chosen:
@@ -347,7 +354,7 @@ def purge(
         count = sum(counts[one] for one in set(chosen))
         what = f"{show.plural(count, 'job')} of {queue}"
         if not yes and not sys.stdin.isatty():
-            raise Invalid(f"{what} would be deleted: say --yes where nobody can be asked")
+            raise Invalid(f"{what} would be deleted: confirm with --yes, as there is no terminal")
         if not yes:
             ask(f"Delete {what}: {', '.join(chosen)}?")
         deleted = file.queue(queue).purge(chosen)

@@ -1,4 +1,4 @@
-"""Commands about jobs under a lease: claim, ack, nack, extend. The token that claim answers with is the proof."""
+"""Commands about leased jobs: claim, ack, nack, extend. The token that claim prints proves the lease."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bucketq.cli._app import (
 )
 from bucketq.cli.jobs import meant
 
-Token = Annotated[str, typer.Argument(help="The token that claim answered with.", show_default=False)]
+Token = Annotated[str, typer.Argument(help="The token that claim printed.", show_default=False)]
 NO_JOB = 3
 """The exit code of a claim that found nothing: that of NotFound."""
 
@@ -36,20 +36,20 @@ def claim(
     lease: Annotated[
         str | None,
         typer.Option(
-            help="How long nobody else gets it: 90s, 5min, none; what the policy says when not given.",
+            help="How long the lease lasts: 90s, 5min, none; by default as the policy says.",
             show_default=False,
         ),
     ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for a job.")] = 0,
-    worker: Annotated[str | None, typer.Option(help="Who works on it.", show_default=False)] = None,
-    payload: Annotated[bool, typer.Option("--payload", help="Write only the payload, as it is.")] = False,
+    worker: Annotated[str | None, typer.Option(help="The name of the worker.", show_default=False)] = None,
+    payload: Annotated[bool, typer.Option("--payload", help="Print only the payload, unchanged.")] = False,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
-    """Take a job out for work.
+    """Claim a job.
 
-    End it with ack or nack, its id and the token. Exit code 3: there is no job.
+    End it with ack or nack, by its id and token. Exit code 3: there is no job.
     """
     with place.open() as file:
         held = POLICY if lease is None else words.seconds_or_none(lease, "--lease")
@@ -92,15 +92,15 @@ def ack(
     id: JobId,
     token: Token,
     result: Annotated[
-        str | None, typer.Option(help="What came of it: JSON, or else text.", show_default=False)
+        str | None, typer.Option(help="The result: JSON, otherwise text.", show_default=False)
     ] = None,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
-    """The job is done."""
+    """Mark a job done."""
     with place.open() as file:
-        Lease(file, id, token).ack(result=None if result is None else meant(result, None))
+        Lease(file, id, token)._ack(None if result is None else meant(result, None)).wait()
     answer({"id": id, "state": "done"}) if json else say(f"{id} is done")
 
 
@@ -120,19 +120,19 @@ def nack(
     place: Place,
     json: Json = False,
 ) -> None:
-    """The attempt failed: the job runs again later, or is dead."""
+    """End a failed attempt: the job runs again later, or is dead."""
     if reject and release:
         raise Invalid("--reject and --release exclude each other: give one of them")
     with place.open() as file:
         lease = Lease(file, id, token)
         if reject:
-            lease.reject(error)
+            lease._reject(error).wait()
             state: State = "dead"
         elif release:
-            lease.release()
+            lease._release().wait()
             state = "ready"
         else:
-            state = lease.nack(error, delay=delay)
+            state = lease._nack(error, delay).wait()
     answer({"id": id, "state": state}) if json else say(f"{id} is {state}")
 
 
@@ -145,7 +145,7 @@ def extend(
     place: Place,
     json: Json = False,
 ) -> None:
-    """Hold a claimed job for longer."""
+    """Extend the lease of a claimed job."""
     with place.open() as file:
-        Lease(file, id, token).extend(lease)
-    answer({"id": id, "lease": lease}) if json else say(f"{id} is held for {lease:g} s from now")
+        Lease(file, id, token)._extend(lease).wait()
+    answer({"id": id, "lease": lease}) if json else say(f"the lease of {id} ends {lease:g} s from now")

@@ -12,7 +12,7 @@ from bucketq.cli._app import Cache, Json, Place, SettingsFile, Url, answer, comm
 
 @command("bucketq sync --url s3://acme/jobs", "On this machine")
 def sync(url: Url = None, settings: SettingsFile = None, cache: Cache = None, json: Json = False) -> None:
-    """Publish what was changed in Local mode, in one commit."""
+    """Publish the changes of Local mode in one commit."""
     with Place(url, settings, "local", cache).open() as file:
         done = file.sync()
     if json:
@@ -26,15 +26,15 @@ def sync(url: Url = None, settings: SettingsFile = None, cache: Cache = None, js
 
 @command("bucketq snapshot --url s3://acme/jobs", "On this machine")
 def snapshot(
-    discard: Annotated[bool, typer.Option("--discard", help="Drop what is not published.")] = False,
+    discard: Annotated[bool, typer.Option("--discard", help="Drop unpublished changes.")] = False,
     url: Url = None,
     settings: SettingsFile = None,
     cache: Cache = None,
     json: Json = False,
 ) -> None:
-    """Bring what others published into the state of Local mode.
+    """Load the changes of others into the state of Local mode.
 
-    Refused while something here is not published, unless that is to be dropped.
+    Fails while there are unpublished changes; --discard drops them.
     """
     with Place(url, settings, "local", cache).open() as file:
         dropped = file.dirty

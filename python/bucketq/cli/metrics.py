@@ -1,4 +1,4 @@
-"""The command ``metrics``: everything that is measured, as text for Prometheus, once or for whoever scrapes."""
+"""The command ``metrics``: prints all metrics as text for Prometheus, or serves them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from bucketq import Metrics
 from bucketq._scrape import Scraped
 from bucketq.cli import _show as show
 from bucketq.cli._app import Json, Place, answer, command, err, out
+from bucketq.cli._signals import until
 
 
 @command("bucketq metrics --listen 127.0.0.1:9187", "Queue file")
 def metrics(
     there: Annotated[
         str | None,
-        typer.Argument(metavar="URL", help="The queue file; as --url.", show_default=False),
+        typer.Argument(metavar="URL", help="The queue file; same as --url.", show_default=False),
     ] = None,
     listen: Annotated[
         str | None,
@@ -31,33 +32,33 @@ def metrics(
     place: Place,
     json: Json = False,
 ) -> None:
-    """Print what is measured as text for Prometheus, or serve it.
+    """Print metrics as text for Prometheus, or serve them.
 
-    Jobs by queue and state are those of the queue file; requests and times are this process's own.
-    Workers serve theirs: bucketq worker --metrics.
+    Jobs by queue and state are those of the queue file; requests and times are those of this process.
+    Workers serve their own: bucketq worker --metrics.
     """
     with place.at(there).open() as file:
         if listen is None:
             found = file.metrics()
             text = found.prometheus()
-            # Whoever scrapes gets names as they are.
+            # A scraper gets names unchanged; a terminal gets them without control characters.
             text = show.safe(text) if out.is_terminal else text
             answer(facts(found)) if json else out.out(text, end="")
             return
         with until_told() as told, Scraped(file, listen) as scraped:
             answer({"url": scraped.url}) if json else err.print(f"serving {scraped.url}; Ctrl-C ends it")
-            told.wait()
+            until(told)
 
 
 def facts(found: Metrics) -> dict[str, Any]:
-    """The same as JSON."""
+    """Return the metrics as JSON values."""
     facts = {name: value for name, value in asdict(found).items() if name not in {"stats", "text"}}
     return {"stats": show.plain(found.stats), **facts}
 
 
 @contextmanager
 def until_told() -> Generator[threading.Event]:
-    """Set by Ctrl-C or SIGTERM, which end what is served and are no failure."""
+    """Return an event that Ctrl-C or SIGTERM sets; both end the server and are no failure."""
     told = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

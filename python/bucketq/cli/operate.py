@@ -1,4 +1,4 @@
-"""Commands about a queue file as a whole: export, check, restore, collect, history."""
+"""Commands about a queue file as a whole: export, check, restore, fix-time, collect, history."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Annotated, Any
 import typer
 
 import bucketq
-from bucketq import CheckReport, Commit, Invalid, Tally, Unavailable
+from bucketq import CheckReport, Commit, FixedTime, Invalid, Tally, Unavailable
 from bucketq.cli import _show as show
 from bucketq.cli._app import EXITS, Json, Place, SettingsFile, Url, answer, ask, command, out, say
 
-PANEL = "Care"
+PANEL = "Maintenance"
 DAY = 86400.0
+STAMP = "%Y-%m-%d %H:%M:%S UTC"
 
 
 @command("bucketq export jobs.sqlite", PANEL)
 def export(
     path: Annotated[Path, typer.Argument(help="The file to write.", show_default=False)],
-    replace: Annotated[bool, typer.Option("--replace", help="Even if there is a file already.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing file.")] = False,
     pending: Annotated[
         bool,
-        typer.Option("--pending", help="Local mode: with what is not published, which PATH.jsonl lists."),
+        typer.Option("--pending", help="Local mode: include unpublished changes, which PATH.jsonl lists."),
     ] = False,
     *,
     place: Place,
@@ -31,25 +32,25 @@ def export(
 ) -> None:
     """Write the newest state to a file that sqlite3 opens."""
     if pending and replace:
-        raise Invalid("--pending never replaces a file: name another one")
+        raise Invalid("--pending never replaces a file: name a new one")
     with place.open() as file:
         if pending:
             left = file.dirty
             file.export_pending(path)
             answer({"path": str(path)} | show.plain(left)) if json else say(
-                f"{path} holds {show.plural(left.commits, 'local commit')} not published"
+                f"{path} contains {show.plural(left.commits, 'local commit')} not published"
             )
             return
         done = file.export(path, replace=replace)
     if json:
         answer({"path": str(path)} | show.plain(done))
     else:
-        say(f"{path} shows commit {done.commit_seq:,}, {show.size(done.bytes)}")
+        say(f"{path} contains commit {done.commit_seq:,}, {show.size(done.bytes)}")
 
 
 @command("bucketq check --url s3://acme/jobs", PANEL)
 def check(url: Url = None, settings: SettingsFile = None, json: Json = False) -> None:
-    """Read everything the queue file consists of and say what is wrong with it.
+    """Read every object of the queue file and report what is wrong.
 
     Writes nothing. Exit code 10: something is wrong.
     """
@@ -60,7 +61,7 @@ def check(url: Url = None, settings: SettingsFile = None, json: Json = False) ->
 
 
 def picture(report: CheckReport) -> Any:
-    """The report for a person: what is wrong, or that nothing is, and what there is."""
+    """Return the report for a person: the problems, or that there are none, and the totals."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -92,28 +93,26 @@ def picture(report: CheckReport) -> Any:
 
 
 def tally(there: Tally) -> str:
-    """How many objects, and their bytes."""
+    """Return the number of objects and their bytes as text."""
     return f"{show.plural(there.count, 'object')}, {show.size(there.bytes)}"
 
 
 @command("bucketq restore jobs.sqlite --url s3://acme/jobs", PANEL)
 def restore(
     image: Annotated[Path, typer.Argument(help="The file to restore.", show_default=False)],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     url: Url = None,
     settings: SettingsFile = None,
     json: Json = False,
 ) -> None:
-    """Make an exported file the newest state, whatever is there; asks first.
+    """Make an exported file the newest state, even if the queue file is damaged; asks first.
 
-    Stop the workers before: what was committed after the export is undone.
+    Stop the workers first: commits after the export are undone.
     """
     if not image.is_file():
         raise Unavailable(f"there is no file {image}: name one that bucketq export has written", "local_file")
     if not yes and not sys.stdin.isatty():
-        raise Invalid(
-            "everything committed after the export would be undone: say --yes where nobody can be asked"
-        )
+        raise Invalid("commits after the export would be undone: confirm with --yes, as there is no terminal")
     if not yes:
         ask(f"Undo everything committed after {image} was exported?")
     done = bucketq.restore(url, image, settings=settings)
@@ -126,14 +125,49 @@ def restore(
         say(f"{tally(done.foreign)} of another file of this name are left: delete them by hand")
 
 
+@command("bucketq fix-time --url /var/lib/jobs/main", PANEL)
+def fix_time(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    url: Url = None,
+    settings: SettingsFile = None,
+    json: Json = False,
+) -> None:
+    """Bring the queue file back to the present after a writer's clock was ahead; asks first.
+
+    Repairs clock_skew. Set that writer's clock first. No job is lost; restart all running processes.
+    """
+    if not yes:
+        seen = bucketq.fix_time(url, only_look=True, settings=settings)
+        if not seen.ahead:
+            done_with(seen, json)
+            return
+        if not sys.stdin.isatty():
+            raise Invalid(
+                "every process must restart after this: confirm with --yes, as there is no terminal"
+            )
+        say(f"the newest commit is of {seen.was:{STAMP}}, and it is {seen.now:{STAMP}}")
+        ask("Bring the queue file back to the present? Every process must restart after this.")
+    done_with(bucketq.fix_time(url, settings=settings), json)
+
+
+def done_with(told: FixedTime, json: bool) -> None:
+    """Print the time and what was done."""
+    if json:
+        answer(show.plain(told))
+    elif not told.ahead:
+        say(f"nothing to do: the newest commit is of {told.was:{STAMP}}, which is not ahead of the present")
+    else:
+        say(f"commit {told.commit_seq:,} brings {show.plural(told.jobs, 'job')} back to {told.now:{STAMP}}")
+
+
 @command("bucketq collect --grace 3600", PANEL)
 def collect(
-    grace: Annotated[float, typer.Option(help="What was in use within so many seconds stays.", min=0)] = DAY,
+    grace: Annotated[float, typer.Option(help="Objects in use within this many seconds stay.", min=0)] = DAY,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
-    """Delete what the queue file no longer needs; it happens by itself, later."""
+    """Delete unused objects of the queue file now; maintenance does it by itself, later."""
     with place.open() as file:
         done = file.collect(grace=grace)
     if json:
@@ -145,12 +179,12 @@ def collect(
 
 @command("bucketq history -n 10", PANEL)
 def history(
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1)] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many.", min=1)] = 20,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
-    """The newest commits that the log still has."""
+    """List the newest commits that the log still has."""
     with place.open() as file:
         found = file.history(limit=limit)
     if json:
@@ -161,7 +195,7 @@ def history(
 
 
 def commits(found: list[Commit]) -> Any:
-    """One line a commit."""
+    """Return a table with one line per commit."""
     from rich.text import Text
 
     head = ["commit", "time", "writer", "changes", "bytes", "pages"]

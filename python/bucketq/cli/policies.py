@@ -1,4 +1,4 @@
-"""Commands about what applies to a queue as a whole: policy, configure, drain, schedule, unschedule, schedules."""
+"""Commands about a queue as a whole: policy, configure, drain, schedule, unschedule, schedules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DEFAULTS: dict[str, Any] = {
     "archive_for": None,
     "archive_payloads": True,
 }
-"""What a policy says until it is told otherwise, as JSON has it."""
+"""The default policy, as JSON values."""
 
 
 def option(help: str, *names: str) -> Any:
@@ -48,7 +48,7 @@ def option(help: str, *names: str) -> Any:
 
 @command("bucketq policy emails", PANEL)
 def policy(queue: QueueName, *, place: Place, json: Json = False) -> None:
-    """What applies to all jobs of a queue. What is not the default is bold."""
+    """Show the policy of a queue. Values that are not the default are bold."""
     with place.open() as file:
         remark_new(file, queue)
         found = file.queue(queue).policy()
@@ -63,41 +63,37 @@ def configure(
         str | None,
         option("none, 'fixed 30s', 'linear 5s 10min', 'exponential 1s 1h 50%', or delays: 5s,30s."),
     ] = None,
-    lease: Annotated[
-        str | None, option("How long a claim holds its jobs; none: without end, at most once.")
-    ] = None,
+    lease: Annotated[str | None, option("How long a lease lasts; none: forever, at most once.")] = None,
     dead_letter: Annotated[str | None, option("The queue that dead jobs move to, or none.")] = None,
     dedup_content: Annotated[
         YesNo | None, option("A job without a dedup key gets one from its content.")
     ] = None,
     dedup_window: Annotated[
-        str | None, option("How long a dedup key counts; or unfinished: while the first job is.")
+        str | None, option("How long a dedup key counts; unfinished: until the first job is finished.")
     ] = None,
-    max_pending: Annotated[
-        str | None, option("Most scheduled and ready jobs an enqueue may leave, or none.")
-    ] = None,
+    max_pending: Annotated[str | None, option("Most scheduled and ready jobs together, or none.")] = None,
     overflow: Annotated[
-        str | None, option("What happens beyond that: raise, 'block 30s', drop_oldest.")
+        str | None, option("If an enqueue exceeds that: raise, 'block 30s', drop_oldest.")
     ] = None,
     group_concurrency: Annotated[
-        int | None, option("Jobs of one group that may be worked on together.")
+        int | None, option("Jobs of one group that may be leased at the same time.")
     ] = None,
     concurrency: Annotated[
-        str | None, option("Jobs of the queue that may be worked on together, or none.")
+        str | None, option("Jobs of the queue that may be leased at the same time, or none.")
     ] = None,
     rate: Annotated[
         str | None, option("How fast jobs may be claimed: 100/min, '10/30s burst 1', none.")
     ] = None,
-    keep: Annotated[int | None, option("Finished jobs that are kept; dead ones again as many.")] = None,
-    keep_for: Annotated[str | None, option("None is kept for longer after its end; or none.")] = None,
-    archive: Annotated[YesNo | None, option("What is not kept is archived first.")] = None,
-    archive_for: Annotated[str | None, option("How long archive objects are kept, or none.")] = None,
-    archive_payloads: Annotated[YesNo | None, option("Payloads are archived too.")] = None,
+    keep: Annotated[int | None, option("Done and cancelled jobs to retain, and as many dead ones.")] = None,
+    keep_for: Annotated[str | None, option("How long finished jobs are retained at most, or none.")] = None,
+    archive: Annotated[YesNo | None, option("Archive jobs before they leave the queue.")] = None,
+    archive_for: Annotated[str | None, option("How old archive objects may become, or none.")] = None,
+    archive_payloads: Annotated[YesNo | None, option("Archive payloads too.")] = None,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
-    """Change what applies to all jobs of a queue, for all processes: what is named."""
+    """Change the named fields of a queue's policy, for all processes."""
     given: dict[str, tuple[Any, Any]] = {
         "max_attempts": (max_attempts, None),
         "backoff": (backoff, words.backoff),
@@ -123,7 +119,7 @@ def configure(
     }
     if not changes:
         raise Invalid(
-            f"name what is to change, such as --max-attempts 5; bucketq policy {queue} shows what there is"
+            f"name the fields to change, such as --max-attempts 5; bucketq policy {queue} shows all of them"
         )
     with place.open() as file:
         remark_new(file, queue)
@@ -132,7 +128,7 @@ def configure(
 
 
 def tell(policy: Policy, *, as_json: bool) -> None:
-    """The policy, a line a part."""
+    """Print the policy, one field per line."""
     if as_json:
         answer(show.plain(policy))
         return
@@ -149,14 +145,14 @@ def tell(policy: Policy, *, as_json: bool) -> None:
 @command("bucketq drain emails --timeout 5min", PANEL)
 def drain(
     queue: QueueName,
-    timeout: Annotated[str | None, option("Wait at most this long for jobs that are worked on.")] = None,
+    timeout: Annotated[str | None, option("Wait at most this long for the jobs that workers hold.")] = None,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
-    """Take in no more jobs and give none out, and wait until nobody works on any.
+    """Stop accepting and handing out jobs, and wait until no worker holds one.
 
-    Lasts until the queue is resumed. Exit code 1: some are still worked on after the timeout.
+    Lasts until bucketq resume. Exit code 1: workers still hold jobs after the timeout.
     """
     limit = None if timeout is None else words.seconds(timeout, "--timeout")
     with place.open() as file:
@@ -165,7 +161,7 @@ def drain(
     if json:
         answer({"queue": queue, "leased": left})
     elif left:
-        remark(f"{queue} takes and gives no more; {show.plural(left, 'job')} still worked on", "")
+        remark(f"{queue} is draining; workers still hold {show.plural(left, 'job')}", "")
     else:
         say(f"{queue} is drained, until bucketq resume {queue}")
     if left:
@@ -183,32 +179,32 @@ def schedule(
     queue: QueueName,
     name: ScheduleName,
     data: Annotated[
-        str, typer.Argument(help="The data of each job: JSON, or else text.", show_default=False)
+        str, typer.Argument(help="The data of each job: JSON, otherwise text.", show_default=False)
     ],
     cron: Annotated[
         str | None, option("Minute, hour, day, month, day of the week; or @hourly and the like.")
     ] = None,
-    timezone: Annotated[str | None, option("Where that is: Europe/Berlin; UTC when not given.")] = None,
-    every: Annotated[str | None, option("At equal distances instead: 90s, 15min, 1d.")] = None,
-    start: Annotated[str | None, option("The first time of those: 2026-12-31T18:00.")] = None,
+    timezone: Annotated[str | None, option("The time zone of --cron: Europe/Berlin; by default UTC.")] = None,
+    every: Annotated[str | None, option("At an interval instead: 90s, 15min, 1d.")] = None,
+    start: Annotated[str | None, option("The first time of --every: 2026-12-31T18:00.")] = None,
     missed: Annotated[
         Literal["skip", "catch_up"],
-        typer.Option(help="Of times that passed while nobody claimed: the newest alone, or each."),
+        typer.Option(help="For times missed while no process claimed: the newest only, or each."),
     ] = "skip",
     priority: Annotated[int | None, option("Lower runs first.")] = None,
     attempts: Annotated[int | None, option("Attempts before a job is dead.")] = None,
-    backoff: Annotated[str | None, option("Waiting time between attempts, as of configure.")] = None,
+    backoff: Annotated[str | None, option("Waiting time between attempts, as in configure.")] = None,
     group: Annotated[str | None, option("The group of its jobs.")] = None,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
-    """Enqueue a job again and again; in place of what had that name."""
+    """Enqueue a job periodically. Replaces the schedule of this name."""
     extras: dict[str, Any] = {"priority": priority, "max_attempts": attempts, "group": group}
     if backoff is not None:
         extras["backoff"] = words.backoff(backoff, "--backoff")
     if (cron is None) == (every is None):
-        raise Invalid("say when: --cron '30 2 * * *', or --every 1h; one of them")
+        raise Invalid("give --cron '30 2 * * *', or --every 1h; one of them")
     if timezone is not None and every is not None:
         raise Invalid("--timezone goes with --cron; --start says when --every begins")
     with place.open() as file:
@@ -230,13 +226,13 @@ def schedule(
 
 @command("bucketq unschedule reports nightly", PANEL)
 def unschedule(queue: QueueName, name: ScheduleName, *, place: Place, json: Json = False) -> None:
-    """Take a schedule away; what it has enqueued stays. Exit code 3: there was none of that name."""
+    """Delete a schedule; the jobs it has enqueued stay. Exit code 3: there is no such schedule."""
     with place.open() as file:
         was_there = file.queue(queue).unschedule(name)
     if json:
         answer({"queue": queue, "name": name, "was_there": was_there})
     elif was_there:
-        say(f"{name} is gone")
+        say(f"{name} is deleted")
     else:
         remark(f"{queue} has no schedule {name}; bucketq schedules {queue} lists them", "")
     if not was_there:
@@ -250,7 +246,7 @@ def schedules(
     place: Place,
     json: Json = False,
 ) -> None:
-    """What is enqueued again and again, and when next."""
+    """List schedules and when each enqueues next."""
     with place.open() as file:
         found = file.schedules() if queue is None else file.queue(queue).schedules()
     if json:
@@ -261,12 +257,17 @@ def schedules(
             answer(own | show.body("payload", one.payload, one.content_type))
     elif found:
         out.print(picture(found), soft_wrap=False)
+        for one in found:
+            if one.paused:
+                err.print(
+                    f"{one.queue}/{one.name} is paused here: {one.paused}", style="yellow", markup=False
+                )
     else:
         err.print("no schedules", style="dim")
 
 
 def picture(found: list[ScheduleInfo]) -> Table:
-    """One line a schedule."""
+    """Return a table with one line per schedule."""
     now = datetime.now(UTC)
     head = ["queue", "name", "when", "next", "fired"]
     rows = [
@@ -276,7 +277,7 @@ def picture(found: list[ScheduleInfo]) -> Table:
             show.plainly(
                 f"{one.cron} {one.timezone}" if one.every is None else f"every {words.span(one.every)}"
             ),
-            Text(show.when(one.next_at, now, short=True) or "never"),
+            Text("paused" if one.paused else show.when(one.next_at, now, short=True) or "never"),
             Text(f"{one.fired:,}"),
         ]
         for one in found

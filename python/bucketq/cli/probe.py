@@ -1,4 +1,4 @@
-"""The command ``probe``: whether a store keeps its word, and what it is like to commit to."""
+"""The command ``probe``: tests the compare-and-swap of a store and measures it."""
 
 from __future__ import annotations
 
@@ -21,24 +21,22 @@ from bucketq.cli._app import Json, SettingsFile, Url, answer, command, err, out,
 from bucketq.measured import Measured, Spread
 
 FORMAT = 1
-"""Of the file that this writes; readers look at ``inputs`` only."""
+"""The format version of the output file; readers use only ``inputs``."""
 
 
 @command("bucketq probe s3://acme/jobs -o store.json", "Does it fit?")
 def probe(
     there: Annotated[
         str | None,
-        typer.Argument(metavar="URL", help="Where a queue file would be; as --url.", show_default=False),
+        typer.Argument(metavar="URL", help="Where a queue file would be; same as --url.", show_default=False),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="Write what was found to this file, for fit.", show_default=False
-        ),
+        typer.Option("--output", "-o", help="Write the results to this file, for fit.", show_default=False),
     ] = None,
     samples: Annotated[int, typer.Option(help="PUTs of the size of a commit.", min=1, max=10_000)] = 100,
     thorough: Annotated[
-        bool, typer.Option("--thorough", help="Race many more writers: some thousand requests.")
+        bool, typer.Option("--thorough", help="Race many more writers: a few thousand requests.")
     ] = False,
     url: Url = None,
     settings: SettingsFile = None,
@@ -46,7 +44,7 @@ def probe(
 ) -> None:
     """Measure a store: latency, throughput, commits, clock, compare-and-swap.
 
-    Some hundred requests. Whatever it writes it removes.
+    Sends a few hundred requests, and deletes all objects it writes.
     """
     if there is not None and url is not None and there != url:
         raise Invalid("give the URL once: as the argument or with --url")
@@ -65,7 +63,7 @@ def probe(
             try:
                 found = bucketq.measure(where, samples=samples, progress=progress, settings=settings)
             except Error as error:
-                # A store without compare-and-swap may well refuse to be measured.
+                # The measurement may fail on a store without compare-and-swap.
                 raise refused or error from None
     report = facts(found, swap)
     if output is not None:
@@ -78,7 +76,7 @@ def probe(
 
 
 def swaps(where: str | None, settings: Path | None, *, thorough: bool) -> tuple[dict[str, Any], Error | None]:
-    """Whether compare-and-swap holds, and the error if it does not; any other error ends the command."""
+    """Return whether compare-and-swap holds, and the error if it does not; any other error ends the command."""
     try:
         report = bucketq.probe(where, thorough=thorough, settings=settings)
     except Error as error:
@@ -91,7 +89,7 @@ def swaps(where: str | None, settings: Path | None, *, thorough: bool) -> tuple[
 
 @contextmanager
 def stoppable() -> Generator[Callable[[], None]]:
-    """Ctrl-C once ends it after what was written is removed; Ctrl-C again ends it at once."""
+    """Make the first Ctrl-C end the probe after its objects are deleted, and a second one at once."""
     stop = threading.Event()
 
     def note(*_: object) -> None:
@@ -114,7 +112,7 @@ def stoppable() -> Generator[Callable[[], None]]:
 
 @contextmanager
 def bar() -> Generator[Callable[[str, int, int], None]]:
-    """A progress bar where somebody sees it."""
+    """Show a progress bar on a terminal."""
     if not err.is_terminal:
         yield lambda _what, _done, _of: None
         return
@@ -127,7 +125,7 @@ def bar() -> Generator[Callable[[str, int, int], None]]:
 
 
 def facts(found: Measured, swap: dict[str, Any]) -> dict[str, Any]:
-    """What was found, as the file has it."""
+    """Return the results in the format of the output file."""
     told = asdict(found)
     told["took"] = found.took.total_seconds()
     return {
@@ -139,7 +137,7 @@ def facts(found: Measured, swap: dict[str, Any]) -> dict[str, Any]:
 
 
 def picture(found: Measured, swap: dict[str, Any]) -> Any:
-    """What was found, for a person."""
+    """Return the results for a person."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
@@ -172,14 +170,14 @@ def picture(found: Measured, swap: dict[str, Any]) -> Any:
 
 
 def pair(spread: Spread) -> tuple[str, str]:
-    """The middle one and the slow one."""
+    """Return the median and the slow time."""
     return (f"{spread.p50_ms:.1f}", f"{spread.p99_ms:.1f}")
 
 
 def clock(found: Measured) -> str:
-    """How far the clocks are apart."""
+    """Return how far the clocks are apart."""
     if found.clock is None:
-        return "the store does not tell its time"
+        return "the store does not send its time"
     off, within = found.clock.offset_ms, found.clock.within_ms
     if abs(off) <= within:
         return f"agrees with the store's, within {within:.0f} ms"

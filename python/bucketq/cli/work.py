@@ -1,4 +1,4 @@
-"""The command ``worker``: runs a worker that a module of the user's defines."""
+"""The command ``worker``: runs a worker from one of the user's modules."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from bucketq.cli._show import plural, safe
 
 @command("bucketq worker myapp.jobs:worker", "Work")
 def worker(
-    name: Annotated[str, typer.Argument(help="Where it is: module:worker.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The worker, as module:worker.", show_default=False)],
     wait: Annotated[
         float | None,
-        typer.Option(
-            help="End when there was no job for this many seconds; otherwise run until told to end."
-        ),
+        typer.Option(help="End when no job came for this many seconds; by default run until a signal."),
     ] = None,
     metrics: Annotated[
         str | None,
@@ -35,7 +33,7 @@ def worker(
 ) -> None:
     """Run a worker of a Python module.
 
-    SIGTERM and Ctrl-C finish the jobs under way, a second one gives them back.
+    SIGTERM and Ctrl-C finish the running jobs; a second one gives them back.
     """
     found = load(name)
     log(verbose=verbose)
@@ -50,7 +48,7 @@ def worker(
 
 
 def load(name: str) -> Worker:
-    """The worker at ``module:name``; modules of this directory count."""
+    """Import the worker at ``module:name``; the current directory is searched too."""
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
         raise Invalid(f"{name!r} does not say where the worker is: use module:worker")
@@ -72,7 +70,7 @@ def load(name: str) -> Worker:
 
 
 def log(*, verbose: bool) -> None:
-    """Let the package's log speak on standard error, a line each."""
+    """Print the package's log on standard error, one line per record."""
     from rich.logging import RichHandler
 
     class Short(RichHandler):

@@ -1,4 +1,4 @@
-"""Starts the processes, watches the queue file from outside, restarts what crashed, and sums up."""
+"""Starts the processes, watches the queue file, replaces a worker that crashed, and prints a summary."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from bucketq import JobInfo, QueueFile
 PRODUCERS = ("p1", "p2")
 WORKERS = ("w1", "w2", "w3")
 EACH = 40
-"""Jobs a producer."""
+"""Jobs per producer."""
 LIMIT = 120.0
-"""Seconds after which something is wrong."""
+"""Seconds after which the demo gives up."""
 LOOK = 0.1
-"""Seconds between two looks."""
+"""Seconds between two updates."""
 
 Process = subprocess.Popen[bytes]
 
 
 def say(text: str) -> None:
-    """A line, at once."""
+    """Print a line at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 @dataclass
 class Scene:
-    """What goes on."""
+    """The processes of the demo and what was seen of them."""
 
     url: str
     total: int
@@ -50,18 +50,18 @@ class Scene:
     crashed: int = 0
 
     def tell(self, what: str) -> None:
-        """Something worth telling has happened."""
+        """Record a notable event."""
         self.events.append(what)
 
 
 def start(part: str, url: str, name: str, *more: str) -> Process:
-    """A process that produces or works."""
+    """Start a producer or worker process."""
     return subprocess.Popen([sys.executable, "-m", "bucketq.demo.parts", part, url, name, *more])  # noqa: S603
 
 
 @contextmanager
 def scene(url: str, each: int) -> Generator[Scene]:
-    """The processes, running; whatever happens, none is left behind."""
+    """Run the processes; none is left running after the block."""
     producers = [start("produce", url, name, str(each)) for name in PRODUCERS]
     workers = {name: start("work", url, name) for name in WORKERS}
     made = Scene(url, each * len(PRODUCERS), producers, workers)
@@ -75,11 +75,11 @@ def scene(url: str, each: int) -> Generator[Scene]:
 
 
 def look_after(now: Scene, file: QueueFile) -> None:
-    """Notice what failed, crashed and came back, and start another process for one that crashed."""
+    """Notice jobs that failed or came back, and replace a worker that crashed."""
     for name, process in list(now.workers.items()):
         if process.poll() is not None:
             fresh = f"{name}b"
-            now.tell(f"worker {name} was killed at work; {fresh} takes its place")
+            now.tell(f"worker {name} was killed; {fresh} replaces it")
             now.crashed += 1
             del now.workers[name]
             now.workers[fresh] = start("work", now.url, fresh)
@@ -89,7 +89,7 @@ def look_after(now: Scene, file: QueueFile) -> None:
 
 
 def once(now: Scene, job: JobInfo) -> None:
-    """Tell what happened to a job, once."""
+    """Record what happened to a job, once."""
     if job.state == "scheduled" and job.last_error:
         what = f"job {job.id[-6:]} failed: {job.last_error}; again in 1 s"
     elif job.state == "leased" and job.expired:
@@ -106,17 +106,17 @@ def once(now: Scene, job: JobInfo) -> None:
 
 
 def finished(file: QueueFile) -> int:
-    """Jobs done."""
+    """Return the number of jobs done."""
     return file.queue("reports").counts().counts["done"]
 
 
 def watch(now: Scene, file: QueueFile, show: Callable[[int], None]) -> None:
-    """Look until all jobs are done."""
+    """Update the display until all jobs are done."""
     until = monotonic() + LIMIT
     tick = threading.Event()
     while (done := finished(file)) < now.total:
         if monotonic() > until:
-            raise SystemExit("the demo did not get done in time: please report it, with the lines above")
+            raise SystemExit("the demo did not finish in time: please report it, with the lines above")
         look_after(now, file)
         show(done)
         tick.wait(LOOK)
@@ -134,7 +134,7 @@ def end(now: Scene) -> None:
 
 
 def picture(now: Scene, file: QueueFile, bar: Any) -> Any:
-    """The table, the bar, and the last things that happened."""
+    """Return the table, the bar, and the last events."""
     from rich.console import Group
     from rich.text import Text
 
@@ -146,7 +146,7 @@ def picture(now: Scene, file: QueueFile, bar: Any) -> Any:
 
 
 def live(now: Scene, file: QueueFile) -> None:
-    """For somebody who watches."""
+    """Show the demo on a terminal."""
     from rich.live import Live
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -162,7 +162,7 @@ def live(now: Scene, file: QueueFile) -> None:
 
 
 def lines(now: Scene, file: QueueFile) -> None:
-    """For a log: a line whenever something is worth one."""
+    """Show the demo in a log: a line for each notable event."""
     told = [0, -1]
 
     def show(done: int) -> None:
@@ -178,17 +178,17 @@ def lines(now: Scene, file: QueueFile) -> None:
 
 
 def summary(now: Scene, file: QueueFile, took: float) -> str:
-    """What it came to, and how to look into it."""
+    """Return the totals, and commands to inspect the queue file."""
     stats = file.stats()
     page = file.list(["done"], queue="reports", limit=1000)
     again = sum(1 for job in page.jobs if job.attempt > 1)
     per_job = stats.commit_seq / now.total
     return f"""
 {now.total} jobs done in {took:.1f} s by {len(WORKERS)} workers
-{again} of them at a second attempt: one had failed, others were with the killed worker
-{stats.commit_seq} commits to enqueue, claim and ack: {per_job:.1f} PUTs a job, one more a lost race
+{again} of them needed a second attempt: one had failed, the killed worker held the others
+{stats.commit_seq} commits to enqueue, claim and ack: {per_job:.1f} PUTs per job, one more per lost race
 
-the queue file is {now.url}.head and what lies beside it; look into it:
+the queue file is {now.url}.head with the objects beside it; inspect it:
   export BUCKETQ_URL={now.url}
   {command()} stats
   {command()} ls reports --state done -n 5
@@ -196,7 +196,7 @@ the queue file is {now.url}.head and what lies beside it; look into it:
 
 
 def command() -> str:
-    """How to call the command here."""
+    """Return how to call the command here."""
     beside = Path(sys.executable).with_name("bucketq")
     if shutil.which("bucketq") or not beside.exists():
         return "bucketq"
@@ -205,12 +205,12 @@ def command() -> str:
 
 
 def main() -> None:
-    """Play it."""
+    """Run the demo."""
     parser = argparse.ArgumentParser(prog="python -m bucketq.demo", description=__doc__)
-    parser.add_argument("--url", help="where to put the queue file; a fresh directory when not given")
-    parser.add_argument("--jobs", type=int, default=EACH, help="jobs a producer (default: %(default)s)")
+    parser.add_argument("--url", help="where to put the queue file; by default a new directory")
+    parser.add_argument("--jobs", type=int, default=EACH, help="jobs per producer (default: %(default)s)")
     arguments = parser.parse_args()
-    each = max(arguments.jobs, 20)  # Fewer, and none would fail or crash.
+    each = max(arguments.jobs, 20)  # With fewer jobs none would fail or crash.
     url = arguments.url or str(Path(tempfile.mkdtemp(prefix="bucketq-demo-")) / "jobs")
     begun = monotonic()
     say(f"{len(PRODUCERS)} producers, {len(WORKERS)} workers, {each * len(PRODUCERS)} jobs, on {url}")

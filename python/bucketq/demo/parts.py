@@ -1,4 +1,4 @@
-"""The processes of the demo: what a producer and a worker are in a program of one's own."""
+"""The processes of the demo: a producer and a worker, as in a program of your own."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import bucketq
 from bucketq import Backoff, Job, New, Worker
 
 LEASE = 2.0
-"""Seconds. Short, so that the job of the process that is killed comes back while somebody watches."""
+"""Seconds. Short, so that the job of the killed process comes back during the demo."""
 WORK = 0.05
 """Seconds that a job takes."""
 
 
 def produce(url: str, who: str, count: int) -> None:
-    """Enqueue this many reports to make."""
+    """Enqueue ``count`` reports to make."""
     with bucketq.open(url) as file:
         q = file.queue("reports")
         for first in range(0, count, 10):
@@ -30,13 +30,13 @@ def produce(url: str, who: str, count: int) -> None:
 
 
 def fate(who: str, number: int) -> str:
-    """What happens to this job at its first attempt: the first producer's make one fail and one crash."""
+    """Return what this job does at its first attempt: one of the first producer fails, and one crashes."""
     return {("p1", 5): "fails", ("p1", 15): "crashes"}.get((who, number), "works")
 
 
 def work(url: str, name: str) -> None:
-    """Work until told to end."""
-    # The one who watches tells what happens; the log would get in its way.
+    """Work until SIGTERM."""
+    # The main process reports what happens; log lines would disturb its display.
     logging.getLogger("bucketq").setLevel(logging.CRITICAL)
     with bucketq.open(url) as file:
         worker = Worker(file, concurrency=2, lease=LEASE, name=name)
@@ -44,7 +44,7 @@ def work(url: str, name: str) -> None:
         @worker.handles("reports")
         def report(job: Job) -> str:
             if job.attempt == 1 and job.data["fate"] == "fails":
-                raise ConnectionError("no answer from the printer")
+                raise ConnectionError("no reply from the printer")
             if job.attempt == 1 and job.data["fate"] == "crashes":
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(WORK)

@@ -1,7 +1,7 @@
-"""Queue files on Spark: read and written as DataFrames and streams, worked on by executors, analysed.
+"""Queue files on Spark: read and write them as DataFrames and streams, run jobs on executors, analyse them.
 
-``bucketq.spark.register(spark)`` makes ``format("bucketq")`` known to a session. Needs ``pip install "bucketq[spark]"``
-and Java 17. docs/spark.md has everything.
+``bucketq.spark.register(spark)`` adds ``format("bucketq")`` to a session. Needs ``pip install "bucketq[spark]"`` and
+Java 17. See docs/spark.md.
 """
 
 # pyright: basic
@@ -32,21 +32,21 @@ from bucketq.spark._work import Processed, process
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("bucketq")`` known to this session.
+    """Add ``format("bucketq")`` to this session.
 
-    On one machine executors then use the Python of this program, unless PYSPARK_PYTHON names another.
+    With a local master, executors then use this program's Python, unless PYSPARK_PYTHON names another.
     """
     from bucketq.spark.source import Source
 
     context = spark.sparkContext
     if "PYSPARK_PYTHON" not in os.environ and (context.master or "").startswith("local"):
-        # Else Spark takes the first python3 on the PATH, which may have another bucketq or none.
+        # Otherwise Spark uses the first python3 on the PATH, which may have another bucketq or none.
         context.pythonExec = sys.executable
     spark.dataSource.register(Source)
 
 
 def session(**settings: str) -> SparkSession:
-    """A local session that has ``format("bucketq")``, for programs that have none; settings as ``spark_...``."""
+    """Return a session with ``format("bucketq")``, local by default; ``settings`` are settings of Spark."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise Invalid(
             "Spark needs Java 17: install it (Debian: apt install openjdk-17-jre-headless)", "option"

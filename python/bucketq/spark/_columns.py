@@ -1,4 +1,4 @@
-"""The columns of each view, for Spark and for Arrow, and what makes batches of them."""
+"""The columns of each view, for Spark and for Arrow, and the functions that make batches of them."""
 
 # pyright: basic
 from __future__ import annotations
@@ -24,7 +24,7 @@ HISTORY = (
     "payload_len bigint, payload binary, payload_type string, result binary, result_type string, "
     "last_error string, commit_seq bigint"
 )
-"""Those of docs/archive.md, and the commit that was read."""
+"""The columns of docs/archive.md, and the commit that was read."""
 
 JOBS = (
     "id string, run bigint, queue string, `group` string, state string, expired boolean, priority bigint, "
@@ -48,14 +48,14 @@ VIEWS = {"history": HISTORY, "jobs": JOBS, "queues": QUEUES, "commits": COMMITS}
 
 
 def view_of(name: str) -> str:
-    """The view of this name."""
+    """Return the name if there is such a view."""
     if name not in VIEWS:
         raise Invalid(f"there is no view {name!r}: {convert.nearest(name, tuple(VIEWS))}", "option")
     return name
 
 
 def schema_of(view: str, columns: str | None) -> StructType:
-    """All columns of a view, or those named."""
+    """Return all columns of a view, or the named ones."""
     whole = parsed(VIEWS[view_of(view)])
     if not columns:
         return whole
@@ -68,7 +68,7 @@ def schema_of(view: str, columns: str | None) -> StructType:
 
 
 def parsed(columns: str) -> StructType:
-    """As ``StructType.fromDDL``, which needs a session, and there is none where sources are made."""
+    """Parse columns like ``StructType.fromDDL``, which needs a session; sources are made without one."""
     pairs = (column.strip().replace("`", "").rsplit(" ", 1) for column in columns.split(", "))
     return StructType([types.StructField(name, TYPES[kind]) for name, kind in pairs])
 
@@ -84,12 +84,12 @@ TYPES = {
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark wants batches of this schema to look like."""
+    """Return the Arrow schema that Spark expects for this schema."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def batches(table: pa.Table, schema: pa.Schema, commit_seq: int, most: int) -> Iterator[pa.RecordBatch]:
-    """The rows as Spark wants them: in these columns, with the commit in its own."""
+    """Yield the rows as Spark expects them: in these columns, with the commit in a column of its own."""
     columns: list[Any] = []
     for field in schema:
         if field.name == "commit_seq":
@@ -100,5 +100,5 @@ def batches(table: pa.Table, schema: pa.Schema, commit_seq: int, most: int) -> I
 
 
 def read_columns(schema: pa.Schema, also: Sequence[str] = ()) -> list[str]:
-    """What has to be read of an object."""
+    """Return the columns to read from an object."""
     return list(dict.fromkeys([*(name for name in schema.names if name != "commit_seq"), *also]))

@@ -1,8 +1,9 @@
-"""The driver's part of a write: rows kept aside become jobs, chunk by chunk, each chunk in one commit and once.
+"""The driver's part of a write: enqueues the staged rows in chunks, each chunk in one commit and exactly once.
 
-Each chunk's commit also enqueues and cancels a mark, whose dedup key says which chunk it was. When the key is taken the
-mark is not there to be cancelled, so nothing of the commit happens: the chunk was enqueued before. What a write of
-several chunks consists of is written down with its first one, in a job that is cancelled with its last.
+Each chunk's commit also enqueues and cancels a mark, whose dedup key names the chunk. If the key is taken, there is no
+mark to cancel, so the commit changes nothing: the chunk was enqueued before. The first of several chunks also enqueues
+the plan of the write, as a job that the last chunk cancels. The last chunk also leaves an end mark: a write with
+neither the end mark nor the plan does not count as complete.
 """
 
 # pyright: basic
@@ -12,7 +13,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import sleep
 from typing import Any
 from uuid import UUID
@@ -27,8 +28,9 @@ from bucketq.spark._place import Place
 __all__ = ["MARKS", "Write"]
 
 MARKS = "bucketq-writes"
-"""The queue of marks. Nobody claims from it."""
+"""The queue of marks. No worker claims from it."""
 FOR_EVER = 100 * 365 * 86_400
+SHORTEST = 0.001
 TRIES = 8
 CHUNK_BYTES = 48 << 20
 log = logging.getLogger("bucketq.spark")
@@ -36,7 +38,7 @@ log = logging.getLogger("bucketq.spark")
 
 @dataclass
 class Write:
-    """One write, by whichever attempt."""
+    """One write, shared by all attempts at it."""
 
     place: Place
     file_id: bytes
@@ -45,39 +47,79 @@ class Write:
     chunk: int
     keep_s: int
 
-    @property
-    def plan_id(self) -> str:
-        """The id of the job that holds the plan: the same for every attempt."""
-        digest = bytearray(hashlib.sha256(f"{self.key} of {self.file_id.hex()}".encode()).digest()[:16])
-        digest[6] = digest[6] & 0x0F | 0x70
-        digest[8] = digest[8] & 0x3F | 0x80
-        return str(UUID(bytes=bytes(digest)))
+    begun: str = field(default="", init=False)
+    """The id of the first chunk's mark, from any attempt; the ids of plan and end derive from it."""
 
     def run(self, pieces: tuple[str, ...], rows: int) -> None:
-        """Enqueue what is in these pieces, unless an earlier attempt has; go on where one ended."""
+        """Enqueue the rows of these pieces that no earlier attempt enqueued."""
         with self.place.open() as file:
-            plan = self.plan(file) or {"pieces": pieces, "rows": rows, "chunk": self.chunk}
+            plan: dict[str, Any] | None = {"pieces": pieces, "rows": rows, "chunk": self.chunk}
             while plan is not None:
                 plan = self.enqueue(file, tuple(plan["pieces"]), plan["rows"], plan["chunk"])
         self.sweep()
 
     def plan(self, file: Any) -> dict[str, Any] | None:
-        """What an attempt that was not finished had put aside."""
+        """Return the plan of the attempt that enqueued the first chunk; None if the write is complete."""
+        self.begun = self.first(file)
         try:
-            found = file.get(self.plan_id)
+            found = file.get(named("plan", self.begun))
         except NotFound:
+            found = None
+        if found is not None and found.state == "scheduled":
+            return json.loads(found.payload)
+        if self.is_complete(file):
             return None
-        if found is None or found.state != "scheduled":
-            return None
-        return json.loads(found.payload)
+        raise NotFound(
+            f"the write {self.key!r} ended between two chunks, and its plan is gone: the queue {MARKS} was purged. "
+            "Some of its rows were enqueued, but it is unknown which: compare the queue with the rows, and write "
+            "the missing ones under another key",
+            "no_such_job",
+        )
+
+    def first(self, file: Any) -> str:
+        """Return the id of the first chunk's mark. It may have left long ago, but its dedup key still refers to it."""
+        # If the window of the key has just ended, this enqueue takes the key only for a moment.
+        told = {"write": self.key, "chunk": 0}
+        receipt = file.queue(MARKS).enqueue(told, dedup=self.mark(0), dedup_window=SHORTEST, delay=FOR_EVER)
+        if receipt.deduplicated:
+            return receipt.id
+        file.queue(MARKS).cancel(receipt.id)
+        raise Contended(
+            f"the time for which the key {self.key!r} is kept has just ended: write again", "contended"
+        )
+
+    def is_complete(self, file: Any) -> bool:
+        """Return whether the last chunk was enqueued. If not, it never will be: this takes the dedup key of the end."""
+        told = {"write": self.key, "lost": True}
+        receipt = file.queue(MARKS).enqueue(
+            told, dedup=self.end_key, dedup_window=self.keep_s, delay=FOR_EVER
+        )
+        return receipt.id == named("end", self.begun)
+
+    def mark(self, number: int) -> str:
+        """Return the dedup key of a chunk's mark."""
+        return f"{hashed(self.key)}-{number}"
+
+    @property
+    def end_key(self) -> str:
+        """The dedup key of the mark that the last chunk leaves."""
+        return f"{hashed(self.begun)}-end"
 
     def unfinished(self) -> bool:
-        """Whether some chunks are enqueued, and others not."""
+        """Return whether some chunks are enqueued and others are not."""
         with self.place.open() as file:
-            return self.plan(file) is not None
+            after = None
+            while True:
+                page = file.list(["scheduled"], queue=MARKS, after=after)
+                found = (file.get(job.id) for job in page.jobs)
+                if any(job is not None and json.loads(job.payload).get("write") == self.key for job in found):
+                    return True
+                after = page.next
+                if after is None:
+                    return False
 
     def enqueue(self, file: Any, pieces: tuple[str, ...], rows: int, size: int) -> dict[str, Any] | None:
-        """All chunks of these pieces; or the plan of another attempt, if that began with other ones."""
+        """Enqueue all chunks of these pieces; or return the plan of another attempt that began with other pieces."""
         done, number = 0, 0
         chunks = self.chunks(pieces, size)
         table = next(chunks, None)
@@ -90,14 +132,14 @@ class Write:
                 if done:
                     error.add_note(
                         f"{done} of {rows} jobs are enqueued, in {number} chunks; the same write again, by its key "
-                        f"{self.key!r}, goes on with the others"
+                        f"{self.key!r}, continues with the others"
                     )
                 raise
             if first and not new:
-                # Whoever enqueued the first chunk decides where the others begin: else rows would come twice.
+                # The attempt that enqueued the first chunk determines the others; otherwise rows would come twice.
                 begun = self.plan(file)
                 if begun is None:
-                    log.info("%s is complete: its jobs are there", self.key)
+                    log.info("%s is complete: its jobs are enqueued", self.key)
                     return None
                 if (tuple(begun["pieces"]), begun["chunk"]) != (pieces, size):
                     return begun
@@ -111,14 +153,12 @@ class Write:
         return None
 
     def chunks(self, pieces: tuple[str, ...], size: int) -> Iterator[pa.Table]:
-        """The rows of the pieces in their order, so many at a time, and not too many bytes."""
+        """Yield the rows of the pieces in order, at most ``size`` rows and about CHUNK_BYTES at a time."""
         rest: pa.Table | None = None
         for key in pieces:
             body = self.place.read(key)
             if body is None:
-                raise NotFound(
-                    f"{key}, which was put aside for this write, is gone: write again", "collected"
-                )
+                raise NotFound(f"{key}, which was staged for this write, is gone: write again", "collected")
             table = pq.read_table(pa.BufferReader(body))
             rest = table if rest is None else pa.concat_tables([rest, table])
             while (
@@ -143,42 +183,65 @@ class Write:
         rows: int,
         size: int,
     ) -> bool:
-        """One chunk. False if it was enqueued before."""
+        """Enqueue one chunk. Returns False if it was enqueued before."""
         ops = ops_of(file._file, table)
-        for attempt in range(TRIES):
+        planned = last and not first
+        attempt = 0
+        while True:
             try:
                 with file.atomic() as tx:
                     mark = tx.enqueue(
                         MARKS,
                         {"write": self.key, "chunk": number, "rows": table.num_rows},
-                        dedup=f"{hashed(self.key)}-{number}",
+                        dedup=self.mark(number),
                         dedup_window=self.keep_s,
                     )
                     tx.cancel(mark)
+                    if first:
+                        self.begun = mark
                     if first and not last:
                         plan = {"pieces": pieces, "rows": rows, "chunk": size, "write": self.key}
-                        tx.enqueue(MARKS, plan, id=self.plan_id, delay=FOR_EVER)
-                    if last and not first:
-                        tx.cancel(self.plan_id)
+                        tx.enqueue(MARKS, plan, id=named("plan", mark), delay=FOR_EVER)
+                    if last:
+                        end = {"write": self.key, "chunks": number + 1}
+                        window = {"dedup": self.end_key, "dedup_window": self.keep_s}
+                        tx.cancel(tx.enqueue(MARKS, end, id=named("end", self.begun), **window))
+                    if planned:
+                        tx.cancel(named("plan", self.begun))
                     for op in ops:
                         tx._add(op)
                 return True
             except NotFound as error:
                 if error.code != "no_such_job":
                     raise
+                if planned:
+                    # The mark is missing, or the plan, by a purge. Retry without the plan: then it is the mark.
+                    planned = False
+                    continue
+                if last and not first and not self.is_complete(file):
+                    # Another attempt has found neither plan nor end, and has declared the write lost.
+                    raise
                 return False
             except (Unavailable, Contended, OutcomeUnknown):
-                # The mark makes it harmless to try again, whatever became of this attempt.
-                if attempt == TRIES - 1:
+                # The mark makes a retry harmless, whatever the outcome of this attempt.
+                attempt += 1
+                if attempt == TRIES:
                     raise
-                sleep(min(0.2 * 2**attempt, 5.0))
-        raise AssertionError
+                sleep(min(0.1 * 2**attempt, 5.0))
 
     def sweep(self) -> None:
-        """Delete all that any attempt at this write has put aside."""
+        """Delete all objects that any attempt at this write has staged."""
         objects = self.place.objects()
         for key in objects.staged(self.file_id, self.group).wait():
             objects.unstage(key).wait()
+
+
+def named(what: str, begun: str) -> str:
+    """Return the id of the plan or of the end of a write, derived from its first mark."""
+    digest = bytearray(hashlib.sha256(f"{what} of {begun}".encode()).digest()[:16])
+    digest[6] = digest[6] & 0x0F | 0x70
+    digest[8] = digest[8] & 0x3F | 0x80
+    return str(UUID(bytes=bytes(digest)))
 
 
 def hashed(key: str) -> str:
@@ -186,14 +249,14 @@ def hashed(key: str) -> str:
 
 
 def ops_of(native: Any, table: pa.Table) -> list[Op]:
-    """Rows as enqueues, in their order: one for each run of rows of the same queue."""
-    # A slice has the memory of what it is cut from: only its own goes to the engine.
+    """Return the rows as enqueue ops, in order: one op for consecutive rows of the same queue."""
+    # A slice shares the memory of its whole array: copy, so that only its own rows go to the engine.
     columns = [buffers(pa.concat_arrays(column.chunks)) for column in table.columns]
     return enqueues(native, columns, table.num_rows)
 
 
 def buffers(column: pa.Array) -> tuple[bytes | None, bytes | None, bytes | None, int]:
-    """Which rows have a value, offsets where values differ in length, the values; and the row it begins with."""
+    """Return the validity bitmap, the offsets if values differ in length, the values, and the first row."""
     found = [None if buffer is None else buffer.to_pybytes() for buffer in column.buffers()]
     valid, *offsets, values = found
     return valid, offsets[0] if offsets else None, values, column.offset

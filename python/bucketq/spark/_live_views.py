@@ -1,16 +1,15 @@
-"""The views of the live state: jobs, queues, commits. One partition, read from one commit."""
+"""The views of the current state: jobs, queues, commits. One partition, read from one commit."""
 
 # pyright: basic
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from bucketq.spark._columns import arrow_schema, batches
 from bucketq.spark._lives import Live
@@ -19,26 +18,12 @@ from bucketq.spark._wanted import Wanted
 
 __all__ = ["LiveReader"]
 
-STATES = {2: "scheduled", 3: "ready", 4: "leased", 5: "done", 6: "dead", 7: "cancelled"}
-WITHOUT_END = 140_737_488_355_327
 COMMITS = 1_000_000
-
-# docs/format.md has the tables.
-JOBS = """
-SELECT j.id, j.run, q.name, j.group_name, j.state, j.priority, j.tries - 2, j.max_attempts, w.name,
-  j.enqueued_ms, j.run_at_ms, j.token <> zeroblob(16), j.claimed_ms, j.ends_ms, j.dedup, j.headers, j.seq,
-  j.fence, j.payload_len, coalesce(j.payload, b.bytes), t.name,
-  (SELECT a.error FROM attempts a WHERE a.seq = j.seq AND a.run = j.run AND a.error IS NOT NULL
-   ORDER BY a.attempt DESC LIMIT 1)
-FROM jobs j JOIN queues q ON q.id = j.queue JOIN names t ON t.id = j.content_type
-  LEFT JOIN names w ON w.id = j.worker LEFT JOIN bodies b ON j.payload_kind = 1 AND b.id = j.body
-{where} ORDER BY j.seq
-"""
 
 
 @dataclass(frozen=True)
 class LiveReader:
-    """Reads one of the views of the live state."""
+    """Reads one of the views of the current state."""
 
     view: str
     place: Place
@@ -49,88 +34,42 @@ class LiveReader:
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Live), partition
         pinned = self.place.objects().pin(partition.head).wait()
+        schema = arrow_schema(self.schema)
         match self.view:
             case "jobs":
-                rows = jobs(pinned, self.wanted, self.batch_rows)
+                tables = jobs(pinned, self.wanted, self.batch_rows)
             case "queues":
-                rows = iter([queues(pinned)])
+                tables = iter([table_of(queues(pinned), schema)])
             case _:
-                rows = iter([commits(pinned)])
-        schema = arrow_schema(self.schema)
-        for part in rows:
-            if part:
-                named = {name: [row.get(name) for row in part] for name in schema.names}
-                types = {f.name: f.type for f in schema}
-                table = pa.table({name: pa.array(named[name], types[name]) for name in schema.names})
-                yield from batches(self.wanted.chosen(table), schema, pinned.commit_seq, self.batch_rows)
+                tables = iter([table_of(commits(pinned), schema)])
+        for table in tables:
+            table = self.wanted.chosen(table)
+            if table.num_rows:
+                yield from batches(table, schema, pinned.commit_seq, self.batch_rows)
 
 
-def jobs(pinned: Any, wanted: Wanted, at_once: int) -> Iterator[list[dict[str, Any]]]:
-    """Every job that the file holds."""
-    where, values = "", []
-    for column, name in (("q.name", "queue"), ("j.state", "state")):
-        texts = wanted.texts.get(name)
-        if texts is not None:
-            found = sorted(texts) if name == "queue" else [k for k, v in STATES.items() if v in texts]
-            where += f"{' AND' if where else 'WHERE'} {column} IN ({', '.join('?' * len(found))}) "
-            values += found
-    connection = sqlite3.connect(":memory:")
-    try:
-        connection.deserialize(pinned.image())
-        connection.execute("PRAGMA query_only = ON")
-        cursor = connection.execute(JOBS.format(where=where), values)
-        while rows := cursor.fetchmany(at_once):
-            yield [job(row, pinned.commit_ms) for row in rows]
-    finally:
-        connection.close()
+def jobs(pinned: Any, wanted: Wanted, at_once: int) -> Iterator[pa.Table]:
+    """Yield every job in the file, in the order of their enqueues."""
+    texts = {name: sorted(names) for name, names in wanted.texts.items()}
+    after = -1
+    while (body := pinned.jobs(after + 1, at_once, texts.get("queue"), texts.get("state"))) is not None:
+        table = pq.read_table(pa.BufferReader(body), use_threads=False)
+        after = table.column("seq")[-1].as_py()
+        place = table.column_names.index("headers")
+        yield table.set_column(place, "headers", pairs_of(table.column("headers")))
 
 
-def job(row: tuple[Any, ...], now_ms: int) -> dict[str, Any]:
-    (
-        id,
-        run,
-        queue,
-        group,
-        code,
-        priority,
-        attempts,
-        most,
-        worker,
-        enqueued,
-        run_at,
-        claimed,
-        claimed_ms,
-        ends,
-    ) = row[:14]
-    dedup, headers, seq, fence, payload_len, payload, payload_type, error = row[14:]
-    state = STATES.get(code, str(code))
-    leased = state == "leased"
-    return {
-        "id": str(UUID(bytes=id)),
-        "run": run,
-        "queue": queue,
-        "group": group,
-        "state": state,
-        "expired": leased and ends <= now_ms,
-        "priority": priority,
-        "attempts": attempts,
-        "max_attempts": most,
-        "worker": (worker or None) if claimed else None,
-        "enqueued_at": time(enqueued),
-        "run_at": time(run_at),
-        "claimed_at": time(claimed_ms) if claimed else None,
-        "expires_at": time(ends) if leased and ends < WITHOUT_END else None,
-        "finished_at": time(ends) if code >= 5 else None,
-        "dedup": dedup,
-        "headers": list(json.loads(headers).items()) if headers else [],
-        "seq": seq,
-        "enqueue_commit_seq": seq >> 24,
-        "claim_commit_seq": fence if claimed else None,
-        "payload_len": payload_len,
-        "payload": payload,
-        "payload_type": payload_type,
-        "last_error": error,
-    }
+def pairs_of(headers: pa.ChunkedArray) -> pa.Array:
+    """Convert JSON objects to maps; most jobs have the same headers, or none."""
+    pairs = {text: list(json.loads(text).items()) for text in headers.unique().to_pylist()}
+    return pa.array([pairs[text] for text in headers.to_pylist()], pa.map_(pa.string(), pa.string()))
+
+
+def table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Return the columns of a schema; ``commit_seq`` is filled in later."""
+    return pa.table(
+        {field.name: pa.array([row.get(field.name) for row in rows], field.type) for field in schema}
+    )
 
 
 def queues(pinned: Any) -> list[dict[str, Any]]:
@@ -138,7 +77,7 @@ def queues(pinned: Any) -> list[dict[str, Any]]:
 
 
 def commits(pinned: Any) -> list[dict[str, Any]]:
-    """Those that the log still has, oldest first."""
+    """Return the commits that the log still has, oldest first."""
     found = pinned.history(COMMITS).wait()
     return [
         {**one, "commit": one["commit_seq"], "committed_at": time(one["commit_ms"])}
@@ -147,5 +86,5 @@ def commits(pinned: Any) -> list[dict[str, Any]]:
 
 
 def time(ms: int) -> int:
-    """As Spark has it: microseconds."""
+    """Convert to microseconds, as Spark expects."""
     return ms * 1000

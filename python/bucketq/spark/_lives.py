@@ -1,4 +1,4 @@
-"""Finished lives: those in archive objects and those still in the queue file, as executors read them."""
+"""Finished runs, in archive objects and still in the queue file, as executors read them."""
 
 # pyright: basic
 from __future__ import annotations
@@ -19,12 +19,12 @@ from bucketq.spark._wanted import Wanted
 __all__ = ["Archived", "Live", "Lives", "grouped", "lives_of"]
 
 LIVES_AT_ONCE = 50_000
-"""Lives that are taken from a queue file in one piece: some tens of megabytes with small payloads."""
+"""Runs that are read from a queue file at once: some tens of megabytes with small payloads."""
 
 
 @dataclass(frozen=True)
 class Archived:
-    """One archive object as the list has it."""
+    """One archive object, as it is listed."""
 
     key: str
     queue: str
@@ -48,7 +48,7 @@ class Archived:
 
 @dataclass
 class Lives(InputPartition):
-    """Rows of some objects, of finish_seq after one place up to another."""
+    """Rows of some objects, with a finish_seq above ``after`` and up to ``until``."""
 
     commit_seq: int
     objects: tuple[tuple[str, bytes | None], ...]
@@ -58,7 +58,7 @@ class Lives(InputPartition):
 
 @dataclass
 class Live(InputPartition):
-    """Rows of the database that this HEAD names."""
+    """Rows of the database of this HEAD."""
 
     head: bytes
     after: int = 0
@@ -67,7 +67,7 @@ class Live(InputPartition):
 
 @dataclass(frozen=True)
 class LivesReader:
-    """What an executor does with a partition."""
+    """Reads a partition on an executor."""
 
     place: Place
     schema: Any
@@ -85,7 +85,7 @@ class LivesReader:
 
 
 def lives_of(place: Place, partition: InputPartition, names: Sequence[str]) -> tuple[int, Iterator[pa.Table]]:
-    """The commit and the tables of a partition."""
+    """Return the commit and the tables of a partition."""
     if isinstance(partition, Live):
         pinned = place.objects().pin(partition.head).wait()
         return pinned.commit_seq, live(pinned, partition.after, partition.until, names)
@@ -94,7 +94,7 @@ def lives_of(place: Place, partition: InputPartition, names: Sequence[str]) -> t
 
 
 def live(pinned: Any, after: int, until: int, names: Sequence[str] | None) -> Iterator[pa.Table]:
-    """Lives that are not archived, in the order of finishes."""
+    """Yield runs that are not archived, in the order of finishes."""
     while (body := pinned.lives(after, until, LIVES_AT_ONCE)) is not None:
         table = pq.read_table(pa.BufferReader(body))
         after = table.column("finish_seq")[-1].as_py()
@@ -106,17 +106,17 @@ def archived(place: Place, partition: Lives, names: Sequence[str]) -> Iterator[p
         body = place.read(key, hash)
         if body is None:
             raise NotFound(
-                f"{key} is gone: it was given up, and the grace period is over; read again, and raise archive_for of "
+                f"{key} is gone: it expired, and the grace period is over; read again, and raise archive_for of "
                 "the queue or grace if reads take so long",
                 "collected",
             )
         wanted = Wanted().between("finish_seq", partition.after + 1, partition.until)
-        # No threads of Arrow's own: executors have one task a core.
+        # Without Arrow's own threads: executors run one task per core.
         yield wanted.chosen(pq.read_table(pa.BufferReader(body), columns=list(names), use_threads=False))
 
 
 def grouped(objects: Iterable[Archived], rows: int) -> Iterator[tuple[tuple[str, bytes | None], ...]]:
-    """Objects together until they have so many rows."""
+    """Yield groups of objects with up to ``rows`` rows each; a larger object is a group of its own."""
     group: list[tuple[str, bytes | None]] = []
     held = 0
     for one in sorted(objects, key=lambda one: one.first_seq):

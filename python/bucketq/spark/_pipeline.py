@@ -1,4 +1,4 @@
-"""From finished jobs to answers: the pipeline behind ``bucketq analyze`` and :func:`bucketq.spark.pipeline`."""
+"""The pipeline from finished jobs to a report: ``bucketq analyze`` and :func:`bucketq.spark.pipeline`."""
 
 # pyright: basic
 from __future__ import annotations
@@ -26,15 +26,15 @@ __all__ = ["Analysed", "pipeline"]
 
 Say = Callable[[str], object]
 FORMAT = 1
-"""Of what lies in the directory; another one is not touched."""
+"""Format version of the output directory; a directory with another version is not touched."""
 WHILE = {
-    # Hours and days are those of UTC, wherever this runs.
+    # Hours and days are in UTC, wherever this runs.
     "spark.sql.session.timeZone": "UTC",
-    # Half the bytes of the default, and it can be skipped by its statistics.
+    # Half the bytes of the default, and its statistics let readers skip parts.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # A task has lives of a few days: no need to sort them first.
+    # A task has runs of a few days: no need to sort them first.
     "spark.sql.maxConcurrentOutputFileWriters": "40",
-    # A day has hours times queues of percentiles; the default gives up hashing at 128 and sorts every life.
+    # A day has percentiles for each hour and queue; by default Spark stops hashing at 128 and sorts every run.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "50000",
 }
 """Settings of the session while the pipeline runs."""
@@ -42,17 +42,17 @@ WHILE = {
 
 @dataclass(frozen=True)
 class Analysed:
-    """What a run of the pipeline did."""
+    """Result of one execution of the pipeline."""
 
     out: Path
     report: Path
     new: int
-    """Lives that came with this run."""
+    """Finished runs that are new in this execution."""
     lives: int
     jobs: int
-    """Jobs that ended; one that died into another queue counts in both."""
+    """Jobs that ended; one that moved to a dead-letter queue counts in both queues."""
     days: int
-    """Days whose hours were worked out anew."""
+    """Days whose hours were computed again."""
     seconds: float
 
 
@@ -69,8 +69,8 @@ def pipeline(
 ) -> Analysed:
     """Bring the tables in ``out`` up to the newest finished jobs, and write the report.
 
-    Only what finished since the last run is read. A run that was interrupted is made again: the stream has its
-    checkpoint, and every table is replaced as a whole or by the day.
+    It reads only the runs that finished since the last call. Repeat a call that was interrupted: the stream has its
+    checkpoint, and each table is replaced as a whole or by the day.
     """
     before = {name: spark.conf.get(name) for name in WHILE}
     try:
@@ -81,7 +81,7 @@ def pipeline(
         for name, value in before.items():
             spark.conf.set(name, value or WHILE[name])
         for name in VIEWS.values():
-            # What was cached of it goes too.
+            # This also drops cached data of the view.
             spark.catalog.dropTempView(name)
 
 
@@ -107,26 +107,26 @@ def run(
         raise nothing(place)
     view(spark.read.parquet(str(out / "lives")), "lives_all")
     view(sql(spark, f"SELECT * FROM {{lives_all}} WHERE queue <> '{_tables.MARKED}'"), "lives")
-    say("looking for what has changed")
+    say("looking for changes")
     counts = {
         str(row["day"]): row["n"]
         for row in sql(spark, "SELECT day, count(*) AS n FROM {lives} GROUP BY day").collect()
     }
     if not counts:
-        # There are but the marks of writes.
+        # There are only the marks of writes.
         raise nothing(place)
     changed = sorted(day for day, n in counts.items() if known.get("days", {}).get(day) != n)
     new = sum(counts.values()) - sum(known.get("days", {}).values())
     suspects(spark)
     days = affected(spark, changed, counts, known)
     if days:
-        say(f"working out {len(days)} days of {new} new lives")
+        say(f"computing {len(days)} days with {new} new runs")
         hours(spark, out, days)
     view(spark.read.parquet(str(out / "hours")), "hours")
     for name, text in _tables.TABLES.items():
         repriced = name == "commits" and known.get("price_put") != price_put
         if days or repriced or not (out / name).exists():
-            say(f"working out {name}")
+            say(f"computing {name}")
             replace(sql(spark, text, price_put=price_put), out / name)
     found = sql(spark, "SELECT sum(completed + dead + cancelled) AS n FROM {hours}").collect()
     jobs = found[0]["n"] or 0
@@ -138,7 +138,7 @@ def run(
 
 
 def read(spark: SparkSession, place: Place, out: Path, max_rows: int | None, on_loss: str, say: Say) -> None:
-    """Append what has finished since, by day, each life once: offsets and Spark's file sink see to it."""
+    """Append newly finished runs, by day, each run once: stream offsets and Spark's file sink ensure that."""
     stream = spark.readStream.format("bucketq").options(**place.as_options())
     stream = stream.option("columns", _tables.LIFE_COLUMNS).option("onLoss", on_loss)
     if max_rows is not None:
@@ -157,7 +157,7 @@ def read(spark: SparkSession, place: Place, out: Path, max_rows: int | None, on_
         last = query.lastProgress
         if last is not None and last["batchId"] != told:
             told = last["batchId"]
-            say(f"batch {told}: {last['numInputRows']} lives")
+            say(f"batch {told}: {last['numInputRows']} runs")
 
 
 def sql(spark: SparkSession, text: str, **more: Any) -> Any:
@@ -173,7 +173,7 @@ def nothing(place: Place) -> Invalid:
 
 
 def suspects(spark: SparkSession) -> None:
-    """Find the jobs with several lives, and leave out all but the newest of each."""
+    """Find the jobs with several runs, and leave out all but the newest run of each."""
     several = sql(spark, _tables.SUSPECTS).cache()
     view(several, "suspects")
     if several.isEmpty():
@@ -186,7 +186,7 @@ def suspects(spark: SparkSession) -> None:
 def affected(
     spark: SparkSession, changed: list[str], counts: dict[str, int], known: dict[str, Any]
 ) -> list[str]:
-    """The days whose hours look different now."""
+    """Return the days whose hours have changed."""
     if not changed:
         return []
     if not known:
@@ -205,14 +205,14 @@ def hours(spark: SparkSession, out: Path, days: list[str]) -> None:
     table = sql(spark, _tables.BY_HOUR, days=listed(days))
     table = table.repartition(1) if len(days) < 100 else table.repartition("day")
     path = out / "hours"
-    # An hour may lose all it had to another: its day is emptied first, and a run that ends here is made again.
+    # All rows of an hour may move to another one, so delete the day first; if this is interrupted, it is repeated.
     for day in days:
         shutil.rmtree(path / f"day={day}", ignore_errors=True)
     table.write.mode("append").partitionBy("day").parquet(str(path))
 
 
 def replace(table: Any, path: Path) -> None:
-    """The table in place of the one there, which stays until the new one is whole."""
+    """Replace the table at ``path``; the old one stays until the new one is complete."""
     fresh, old = path.with_name(f".{path.name}.new"), path.with_name(f".{path.name}.old")
     table.coalesce(1).write.mode("overwrite").parquet(str(fresh))
     shutil.rmtree(old, ignore_errors=True)
@@ -223,7 +223,7 @@ def replace(table: Any, path: Path) -> None:
 
 
 def before(state: Path, url: str) -> dict[str, Any]:
-    """What the run before left, if it is about the same queue file."""
+    """Return the state of the last execution, if it is for the same queue file."""
     if not state.exists():
         return {}
     try:

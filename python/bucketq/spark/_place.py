@@ -1,4 +1,4 @@
-"""Where the queue file is, in a form that travels to executors. The one module here that talks to the engine."""
+"""The location and settings of a queue file, in a form that can be sent to executors."""
 
 # pyright: basic
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["Place"]
 
 @dataclass(frozen=True)
 class Place:
-    """A URL and the settings the engine wants, resolved once, on the driver: executors may have another environment."""
+    """A URL and engine settings, resolved once on the driver: executors may have another environment."""
 
     url: str
-    # Credentials may be among them: plans and errors show values.
+    # They may contain credentials, and plans and errors show the repr.
     settings: tuple[tuple[str, Any], ...] = field(repr=False)
 
     @classmethod
     def of(cls, url: str | PathLike[str] | None, settings: Mapping[str, Any]) -> Place:
-        """The place as calls of the package name it."""
+        """Return the place for arguments of a call."""
         url, options = resolve(url, None, settings)  # type: ignore[arg-type]
         if url.startswith("memory:"):
             raise Invalid(
@@ -41,7 +41,7 @@ class Place:
 
     @classmethod
     def of_options(cls, options: Mapping[str, str], known: Mapping[str, str]) -> Place:
-        """The place as options of a DataFrame name it; those in ``known`` are not settings of the engine."""
+        """Return the place for options of a DataFrame; options in ``known`` are not settings of the engine."""
         given: dict[str, Any] = {}
         for name, text in options.items():
             if name == "url" or name in known:
@@ -53,7 +53,7 @@ class Place:
         return cls.of(options.get("url") or options.get("path"), given)
 
     def as_options(self) -> dict[str, str]:
-        """What makes this place again in :meth:`of_options`."""
+        """Return options from which :meth:`of_options` makes this place again."""
         options = {"url": self.url}
         kinds = {name: kind for name, kind, _, _ in _native.settings()}
         for name, value in self.settings:
@@ -63,19 +63,19 @@ class Place:
         return options
 
     def setting(self, name: str, default: Any) -> Any:
-        """What the engine was told, or its default."""
+        """Return the value of a setting, or ``default``."""
         return dict(self.settings).get(name, default)
 
     def objects(self) -> _native.Objects:
-        """Its objects; connections are kept for the next call of this process."""
+        """Return access to its objects; connections are reused by later calls of this process."""
         return _objects(self, os.getpid())
 
     def open(self) -> QueueFile:
-        """A handle on it, of the same writer as others of this process that were opened alike."""
+        """Open a handle; it shares the writer of other handles of this process with the same settings."""
         return QueueFile(_native.open(self.url, dict(self.settings)).wait(), self.url)
 
     def read(self, key: str, hash: bytes | None = None) -> bytes | None:
-        """The bytes of an object."""
+        """Return the bytes of an object."""
         return self.objects().get(key, hash).wait()
 
 

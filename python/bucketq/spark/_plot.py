@@ -1,4 +1,4 @@
-"""Lines over time as SVG: axes with units, at most so many points, readable in light and dark. No I/O."""
+"""Line plots over time as SVG: axes with units, a limited number of points, for light and dark mode. No I/O."""
 
 # pyright: basic
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import pairwise
 __all__ = ["LINES", "amount", "duration", "plot"]
 
 LINES = 6
-"""Lines that can be told apart; the page has a colour for each."""
+"""The most lines in a plot; the page has a colour for each."""
 POINTS = 360
 WIDE, HIGH, LEFT, TOP, BELOW = 760, 230, 64, 22, 26
 HOUR = 3600
@@ -21,7 +21,7 @@ Line = tuple[str, Sequence[tuple[datetime, float]]]
 
 
 def plot(lines: Sequence[Line], unit: str, show: Callable[[float], str]) -> str:
-    """A figure with these lines; the unit stands over the axis, ``show`` writes its values."""
+    """Return a figure with these lines; ``unit`` is the label above the axis, ``show`` formats its values."""
     lines = [(name, thinned(points)) for name, points in lines if points]
     if not lines:
         return '<p class="none">Nothing to show.</p>'
@@ -46,7 +46,7 @@ def plot(lines: Sequence[Line], unit: str, show: Callable[[float], str]) -> str:
             f'<text class="y" x="{LEFT - 6}" y="{y(value) + 4:.1f}">{html.escape(show(value))}</text>'
         )
     for at, text in moments(begin, span):
-        # The words at the edge stay within it.
+        # Labels at the right edge must stay inside the figure.
         edge = ' style="text-anchor:end"' if x(at) > WIDE - 50 else ""
         drawn.append(f'<text class="x" x="{x(at):.1f}" y="{HIGH - 8}"{edge}>{text}</text>')
     for number, (name, points) in enumerate(lines):
@@ -68,7 +68,7 @@ def plot(lines: Sequence[Line], unit: str, show: Callable[[float], str]) -> str:
 
 
 def unbroken(points: Sequence[tuple[datetime, float]]) -> list[list[tuple[datetime, float]]]:
-    """The stretches between long silences, across which a line would tell what nobody saw."""
+    """Split the points at long gaps without data, across which a line would be misleading."""
     gaps = sorted((b[0] - a[0]).total_seconds() for a, b in pairwise(points))
     most = max(6 * HOUR, 4 * gaps[len(gaps) // 2]) if gaps else 0
     parts = [[points[0]]]
@@ -80,13 +80,13 @@ def unbroken(points: Sequence[tuple[datetime, float]]) -> list[list[tuple[dateti
 
 
 def thinned(points: Sequence[tuple[datetime, float]]) -> list[tuple[datetime, float]]:
-    """At most so many points, each the largest of its stretch: peaks stay."""
+    """Reduce to at most POINTS points, each the largest of its stretch, so that peaks stay."""
     step = max(math.ceil(len(points) / POINTS), 1)
     return [max(points[i : i + step], key=lambda p: p[1]) for i in range(0, len(points), step)]
 
 
 def nice(low: float, high: float, show: Callable[[float], str]) -> list[float]:
-    """Round values from under the least to over the greatest, three to six of them."""
+    """Return three to six round values from below the least to above the greatest."""
     high = max(high, low + 1e-9)
     if high - low < 1e-6:
         high = low + 1
@@ -100,7 +100,7 @@ def nice(low: float, high: float, show: Callable[[float], str]) -> list[float]:
 
 
 def moments(begin: float, span: float) -> list[tuple[float, str]]:
-    """Where the time axis has its words, at most seven."""
+    """Return the positions and labels of the time axis, at most seven."""
     step = next((s for s in STEPS if span / s <= 7), STEPS[-1] * math.ceil(span / STEPS[-1] / 7))
     form = "%d %b %H:%M" if step < 24 * HOUR else ("%d %b" if span < 300 * 24 * HOUR else "%b %Y")
     first = math.ceil(begin / step) * step
@@ -109,7 +109,7 @@ def moments(begin: float, span: float) -> list[tuple[float, str]]:
 
 
 def amount(value: float) -> str:
-    """A number, short."""
+    """Format a number briefly."""
     for least, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= least:
             return f"{value / (1e3 if letter == 'k' else least):.3g}{letter}"
@@ -117,7 +117,7 @@ def amount(value: float) -> str:
 
 
 def duration(ms: float) -> str:
-    """Milliseconds as people say it."""
+    """Format milliseconds for people."""
     for least, size, name in (
         (172_800_000, 86_400_000, "d"),
         (7_200_000, 3_600_000, "h"),

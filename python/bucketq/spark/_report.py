@@ -1,4 +1,4 @@
-"""The report of the pipeline: one HTML file with everything in it, and its tables as CSV."""
+"""The report of the pipeline: one self-contained HTML file, and its tables as CSV."""
 
 # pyright: basic
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["report"]
 
 SHOWN = 15
-"""Rows of a table in the report; the CSV has all."""
+"""Rows of a table in the report; the CSV file has all rows."""
 HOUR_MS = 3_600_000
 Row = dict[str, Any]
 
@@ -65,7 +65,7 @@ def report(spark: SparkSession, out: Path, url: str, price_put: float) -> Path:
 
 
 def rows(frame: Any) -> list[dict[str, Any]]:
-    """In UTC: Spark hands over times as the clock on the wall shows them."""
+    """Return the rows with times in UTC; Spark returns them in local time."""
     return [{name: utc(value) for name, value in row.asDict().items()} for row in frame.collect()]
 
 
@@ -81,7 +81,7 @@ def shown(url: str, tables: dict[str, list[Row]], judged: Sequence[Row]) -> str:
     parts = [
         f"<h1>{html.escape(url)}</h1>",
         f"<p>{jobs:,} finished jobs of {html.escape(named)}, {since} to {until}, all times UTC. Jobs that have not finished are not "
-        "in these figures; a job that was reopened counts where it ended at last, and one that went to a dead-letter queue in both queues.</p>",
+        "in these figures; a job that was requeued counts where it ended last, and one that went to a dead-letter queue in both queues.</p>",
         f'<section class="short"><h2>{html.escape(headline(judged))}</h2>{sentences(judged)}</section>',
     ]
     for title, unit, show, lines in plots(tables):
@@ -90,10 +90,10 @@ def shown(url: str, tables: dict[str, list[Row]], judged: Sequence[Row]) -> str:
         parts.append(f"<p>The plots show the {_plot.LINES} largest queues; the tables in csv/ have all.</p>")
     for title, name, about in (
         ("Queues", "queues", "Percentiles are those of a typical hour; csv/hours.csv has each hour."),
-        ("Groups that fail and take most", "groups", "By dead jobs, then by time of work."),
+        ("Groups that fail and take most", "groups", "By dead jobs, then by work time."),
         ("Errors", "errors", "The first line of each, without its numbers, by jobs."),
-        ("Busiest hours of workers", "workers", "utilisation 1: at work all the hour."),
-        ("Commits and money", "commits", "A PUT a commit; segments and bases come on top."),
+        ("Busiest hours of workers", "workers", "utilisation 1: busy for the whole hour."),
+        ("Commits and money", "commits", "One PUT per commit; segments and bases are extra."),
     ):
         table = tables[name]
         if name == "workers":
@@ -103,7 +103,7 @@ def shown(url: str, tables: dict[str, list[Row]], judged: Sequence[Row]) -> str:
         parts.append(f"<h2>{title}</h2><p>{about}</p>{listing(table)}")
     parts.append("<h2>Does a queue in object storage fit?</h2>")
     parts.append(
-        "<p>What the fit model says of each queue as it was really used, on a store with 90 ms a PUT, and which batch of a claim, "
+        "<p>The verdict of the fit model on each queue as it was used, on a store with 90 ms per PUT, and which batch of a claim, "
         "lease or number of workers would change it.</p>"
     )
     parts.append(listing(judged))
@@ -111,7 +111,7 @@ def shown(url: str, tables: dict[str, list[Row]], judged: Sequence[Row]) -> str:
 
 
 def headline(judged: Sequence[Row]) -> str:
-    """The verdict in plain words."""
+    """Return the verdict as a sentence."""
     own = [row for row in judged if row["queue"] != ALL]
     poor = [row["queue"] for row in own if row["verdict"] == "poor"]
     middling = [row["queue"] for row in own if row["verdict"] == "tradeoff"]
@@ -138,7 +138,7 @@ def sentences(judged: Sequence[Row]) -> str:
 
 
 def plots(tables: dict[str, list[Row]]) -> list[tuple[str, str, Callable[[float], str], list[_plot.Line]]]:
-    """Title, unit, how values are written, lines."""
+    """Return title, unit, format function and lines of each plot."""
     names = [row["queue"] for row in tables["queues"]][: _plot.LINES]
     by_queue = {name: [row for row in tables["hours"] if row["queue"] == name] for name in names}
     backlog = {name: [row for row in tables["backlog"] if row["queue"] == name] for name in names}
@@ -165,19 +165,19 @@ def plots(tables: dict[str, list[Row]]) -> list[tuple[str, str, Callable[[float]
         busy[row["hour"]] += row["busy_ms"] / HOUR_MS
     workers: list[_plot.Line] = [("busy workers", sorted(busy.items()))]
     commits: list[_plot.Line] = [
-        ("ops a commit", [(row["hour"], float(row["ops_per_commit"])) for row in tables["commits"]])
+        ("ops per commit", [(row["hour"], float(row["ops_per_commit"])) for row in tables["commits"]])
     ]
     made: list[tuple[str, str, Callable[[float], str], list[_plot.Line]]] = []
     for title, unit, show, lines in (
-        ("Arrivals", "jobs an hour", amount, of("arrivals")),
-        ("Completed", "jobs a second", amount, of("throughput")),
-        ("Retries", "retries an hour", amount, of("retries")),
-        ("Dead", "jobs an hour", amount, of("dead")),
+        ("Arrivals", "jobs per hour", amount, of("arrivals")),
+        ("Completed", "jobs per second", amount, of("throughput")),
+        ("Retries", "retries per hour", amount, of("retries")),
+        ("Dead", "jobs per hour", amount, of("dead")),
         ("Waiting, 95th percentile", "time", duration, of("wait_p95_ms")),
         ("Running, 95th percentile", "time", duration, of("run_p95_ms")),
         ("Backlog at the end of the hour", "jobs", amount, of("backlog", backlog)),
         ("Workers at work", "workers", amount, workers),
-        ("Ops a commit", "ops", amount, commits),
+        ("Ops per commit", "ops", amount, commits),
     ):
         made.append((f"{title}: {most(lines, show)}", unit, show, lines))
     return made

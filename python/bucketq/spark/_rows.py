@@ -1,4 +1,4 @@
-"""Rows of a DataFrame as jobs: which columns mean what, and what makes a row a bad one. No I/O."""
+"""Converts rows of a DataFrame to jobs: the meaning of columns, and the checks that reject bad rows. No I/O."""
 
 # pyright: basic
 from __future__ import annotations
@@ -16,13 +16,13 @@ import pyarrow.compute
 from bucketq import _convert as convert
 from bucketq.errors import Invalid
 
-# Its functions are made at run time, so types know none of them.
+# Arrow creates these functions at run time, so they have no types.
 pc: Any = pyarrow.compute
 
 __all__ = ["STAGED", "Checked", "Rules"]
 
 COLUMNS = ("payload", "queue", "priority", "delay", "run_at", "dedup", "group", "headers", "max_attempts")
-"""What a column of the name says of a job; others are refused."""
+"""The columns of a job; others are rejected."""
 STAGED = pa.schema(
     [
         ("queue", pa.string()),
@@ -37,17 +37,17 @@ STAGED = pa.schema(
         ("max_attempts", pa.int64()),
     ]
 )
-"""What executors keep aside."""
+"""The schema of the rows that executors stage."""
 MAX_NAME, MAX_HEADERS = 200, 4096
 INT32 = (-(2**31), 2**31 - 1)
 LONGEST, LATEST = 100 * 366 * 86_400_000, 253_402_300_799_999
-"""Milliseconds: a hundred years, and the last of the year 9999."""
+"""Milliseconds: a hundred years, and the last millisecond of the year 9999."""
 MAX_TYPE = 100
 
 
 @dataclass(frozen=True)
 class Checked:
-    """The jobs of some rows, and what is wrong with the others: their place and why."""
+    """The jobs from the good rows, and the position and reason of each bad row."""
 
     jobs: pa.Table
     bad: tuple[tuple[int, str], ...]
@@ -55,14 +55,14 @@ class Checked:
 
 @dataclass(frozen=True)
 class Rules:
-    """What rows must be like."""
+    """The rules for rows."""
 
     queue: str | None
     content_type: str | None
     max_payload: int
 
     def check_columns(self, names: Sequence[str]) -> None:
-        """Refuse a DataFrame that no row of can be a job."""
+        """Raise if the columns of a DataFrame cannot make jobs."""
         for name in names:
             if name not in COLUMNS:
                 raise Invalid(f"a job has no column {name!r}: {convert.nearest(name, COLUMNS)}")
@@ -76,7 +76,7 @@ class Rules:
             raise Invalid("no queue is named: give the option queue, or a column queue", "option")
 
     def check(self, batch: pa.RecordBatch) -> Checked:
-        """These rows as jobs."""
+        """Convert these rows to jobs."""
         bad: dict[int, str] = {}
         n = batch.num_rows
         columns = {name: batch.column(name) for name in batch.schema.names}
@@ -128,7 +128,7 @@ class Rules:
         )
 
     def millis(self, column: pa.Array | None, n: int, factor: int) -> pa.Array:
-        """Seconds or a duration, or a time, as milliseconds."""
+        """Convert seconds, a duration or a time to milliseconds."""
         if column is None:
             return pa.nulls(n, pa.int64())
         kind = column.type
@@ -143,7 +143,7 @@ class Rules:
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
             raise Invalid(f"the column delay has the type {kind}: a number of seconds is wanted")
         scaled = pc.round(pc.multiply(column.cast(pa.float64(), safe=False), float(factor)))
-        # What is no number, or a very large one, is too long as well.
+        # NaN and very large numbers count as too long.
         known = pc.and_(pc.is_finite(scaled), pc.less(pc.abs(scaled), 2.0**62))
         return pc.if_else(known, scaled, 2.0**62).cast(pa.int64())
 
@@ -164,7 +164,7 @@ class Rules:
 
 
 def note(bad: dict[int, str], mask: Any, why: str) -> None:
-    """Remember the rows where this holds; the first reason stays."""
+    """Mark the rows where ``mask`` is true as bad; the first reason stays."""
     for place in pc.indices_nonzero(pc.fill_null(mask, False)).to_pylist():
         bad.setdefault(place, why)
 
@@ -191,7 +191,7 @@ def rows_of(column: pa.Array) -> list[Any]:
 
 
 def plain(value: Any, kind: pa.DataType) -> Any:
-    """As JSON has it: maps as objects, times as text."""
+    """Convert a value for JSON: maps to objects, times to text."""
     if value is None:
         return None
     if pa.types.is_map(kind):

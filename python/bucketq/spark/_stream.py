@@ -1,7 +1,8 @@
-"""The log of finished jobs as a stream: offsets that always stand for the same rows (docs/decisions/0019-spark.md).
+"""Finished jobs as a stream, with offsets that always mean the same rows (docs/decisions/0019-spark.md).
 
-An offset says up to which place in the order of finishes the rows go, as of which commit, and where the rows that
-were not archived at that commit are kept aside. So it names objects that never change, whatever becomes of the queues.
+An offset holds the last position in the order of finishes, the commit that was read, and the staged object with the
+rows that were not archived at that commit. So it refers only to objects that never change, whatever happens to the
+queues.
 """
 
 # pyright: basic
@@ -32,37 +33,37 @@ END = (1 << 24) - 1
 """Finishes of one commit are numbered below this."""
 MOST = 2**63 - 1
 LOG = 1_000_000
-"""Commits: more than a log has."""
+"""More commits than a log has."""
 
 
 @dataclass(frozen=True)
 class Offset:
-    """Where a batch ends."""
+    """The end of a batch."""
 
     seq: int
-    """The last place in the order of finishes."""
+    """The last position in the order of finishes."""
     commit: int
-    """The commit whose list of archive objects counts."""
+    """The commit whose list of archive objects is used."""
     ms: int
-    """No later life finished before this."""
+    """No later run finished before this time."""
     lineage: str
-    """The queue file; another after a restore."""
+    """The lineage of the queue file; a restore starts another one."""
     objects: int = 0
-    """Archive objects that the batch has rows of."""
+    """Number of archive objects with rows of the batch."""
     staged: int = 0
     """Rows that were not archived ..."""
     stage: str = ""
-    """... and where they are kept aside."""
+    """... and the key of the staged object that holds them."""
 
 
 @dataclass(frozen=True)
 class Newest:
-    """What a commit has to offer after some place."""
+    """The rows of a commit after a position."""
 
     pinned: Any
     objects: tuple[Archived, ...]
     live: Any
-    """Places of the lives that are not archived, in order."""
+    """Positions of the runs that are not archived, in order."""
 
     @classmethod
     def of(cls, pinned: Any, after: int) -> Newest:
@@ -72,18 +73,18 @@ class Newest:
 
     @property
     def watermark(self) -> int:
-        """Nothing that finishes later comes before this."""
+        """The last position of this commit; runs that finish later come after it."""
         return self.pinned.commit_seq << 24 | END
 
     def empty(self) -> bool:
         return not self.objects and not len(self.live)
 
     def ends(self) -> Any:
-        """Places where a batch may end without an object being opened, in order."""
+        """Return positions where a batch may end without reading an object, in order."""
         return np.unique(np.concatenate([ints([one.last_seq for one in self.objects]), self.live]))
 
     def until(self, places: Any) -> tuple[Any, Any]:
-        """At most so many rows, and about so many bytes, up to each of these places."""
+        """Return an upper bound of the rows, and about the bytes, up to each of these positions."""
         ordered = sorted(self.objects, key=lambda one: one.first_seq)
         inside = np.searchsorted(ints([one.first_seq for one in ordered]), places, side="right")
         live = np.searchsorted(self.live, places, side="right")
@@ -93,16 +94,16 @@ class Newest:
 
 
 def ints(numbers: list[int]) -> Any:
-    """Numbers that can be added up at once: a list of objects may be long."""
+    """Return a numpy array, to add up quickly: a list of objects may be long."""
     return np.array(numbers, np.int64)
 
 
 ROW_BYTES = 256
-"""What a row that is not archived is taken for; those in objects are counted by the size of the objects."""
+"""Assumed size of a row that is not archived; rows in objects count by the size of the objects."""
 
 
 class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
-    """Lives on the driver as long as the query does; only :meth:`read` runs elsewhere."""
+    """Exists on the driver as long as the query; only :meth:`read` runs on executors."""
 
     def __init__(self, source: Any, schema: Any) -> None:
         self.place: Place = source.place
@@ -117,8 +118,7 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         for name in CHOOSING:
             if name not in ("queues", "states") and source.option(name) is not None:
                 raise Invalid(
-                    f"a stream begins where the option start says and goes on for ever: {name} is an option of "
-                    "batch reads",
+                    f"a stream begins at the option start and never ends: {name} is an option of batch reads",
                     "option",
                 )
         self.wanted = Wanted.of_options(source.options)
@@ -173,13 +173,13 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         return asdict(offset)
 
     def up_to_date(self, pinned: Any, begin: Offset, watermark: int) -> Offset:
-        """Remember that there was nothing to read: what is given up later ended after this commit.
+        """Remember that there was nothing to read: runs in objects that expire later finished after this commit.
 
-        In the checkpoint, by a batch without rows, if that may count some day: before an archive is old enough to be
-        given up, and when this reader is about to stop.
+        Writes it to the checkpoint, as a batch without rows, if it may matter later: before an archive object is old
+        enough to expire, and when this reader is about to stop.
         """
         if begin.seq == 0:
-            # Whoever has read nothing misses nothing.
+            # A stream that has read nothing misses nothing.
             return begin
         here = Offset(watermark, pinned.commit_seq, pinned.commit_ms, begin.lineage)
         self.idle = begin.seq, here
@@ -190,7 +190,7 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         return here if self.target is not None or begin.ms + age // 2 < pinned.commit_ms else begin
 
     def newest(self) -> Any:
-        """The commit to offer rows of; none when it is too early to ask or nothing has changed."""
+        """Return the commit to read rows from. Polls the store at most every ``poll`` seconds."""
         if self.target is not None:
             return self.target
         now = monotonic()
@@ -201,12 +201,12 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         found = objects.head(self.version).wait()
         if found is not None:
             self.known = objects.pin().wait()
-            # Of the bytes asked for and not of those pinned: at worst they are fetched once more.
+            # The version of the HEAD polled, not of the pinned one: at worst it is fetched once more.
             self.version = found[1]
         return self.known
 
     def end_of(self, newest: Newest, begin: Offset, limit: limits.ReadLimit) -> int:
-        """As far as the limits let a batch go, and at least one row further."""
+        """Return the end of the next batch within the limits; it has at least one row."""
         if isinstance(limit, limits.ReadAllAvailable):
             return newest.watermark
         rows, size = self.max_rows or MOST, self.max_bytes or MOST
@@ -221,7 +221,7 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         if too_far[0]:
             return int(ends[too_far[0] - 1])
         first = int(ends[0])
-        # Not even one object fits: count its rows, and those of others that lie between.
+        # Not even one object fits: count its rows, and rows of other objects before its end.
         near = [one for one in newest.objects if one.first_seq <= first]
         partition = Lives(0, tuple((one.key, one.hash) for one in near), begin.seq, first)
         found = [
@@ -236,7 +236,7 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         return int(places[room - 1])
 
     def put_aside(self, newest: Newest, after: int, until: int) -> tuple[str, int]:
-        """Keep rows that are not archived: they may leave, or live again, before this batch is read once more."""
+        """Stage rows that are not archived: they may leave, or be requeued, before this batch is read again."""
         tables = list(live(newest.pinned, after, until, None))
         if not tables:
             return "", 0
@@ -252,7 +252,7 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         begin, to = Offset(**start), Offset(**end)
         if to.seq <= begin.seq:
             return []
-        # Which rows are wanted is asked last: offsets and limits are those of all rows.
+        # Filters apply last: offsets and limits count all rows.
         objects = [one for one in self.objects_of(begin, to) if self.wanted.has_queue(one.queue)]
         found: list[InputPartition] = [
             Lives(to.commit, group, begin.seq, to.seq) for group in grouped(objects, self.partition_rows)
@@ -262,24 +262,24 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         return found
 
     def objects_of(self, begin: Offset, to: Offset) -> list[Archived]:
-        """The objects of a batch: those that were on the list at its commit."""
+        """Return the objects of a batch: those listed at its commit."""
         known = self.target or self.known
         if known is None or known.commit_seq != to.commit:
-            # After a restart; the list may have grown since, and have lost what was too old.
+            # After a restart: objects may have been added to the list since, and old ones have expired.
             known = self.place.objects().pin().wait()
             same_file(to, known)
         listed = [Archived.of(a) for a in known.archives(begin.seq)]
         objects = [one for one in listed if one.listed_seq <= to.commit and one.first_seq <= to.seq]
         if len(objects) != to.objects:
             raise NotFound(
-                f"{to.objects - len(objects)} archive objects of the batch up to {to.seq} were given up before it was "
-                "read: this stream fell behind; raise archive_for of the queue, and begin with a new checkpoint",
+                f"{to.objects - len(objects)} archive objects of the batch up to {to.seq} expired before it was read: "
+                "this stream fell behind; raise archive_for of the queue, and begin with a new checkpoint",
                 "collected",
             )
         return objects
 
     def kept_aside(self, begin: Offset, to: Offset) -> str:
-        """Where the rows of a batch that were not archived are; put aside anew if that was collected."""
+        """Return the key of the staged rows of a batch; stage them again if they were collected."""
         objects = self.place.objects()
         if objects.get(to.stage).wait() is not None:
             return to.stage
@@ -290,15 +290,15 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
 
         partition = Lives(0, tuple((one.key, one.hash) for one in later), begin.seq, to.seq)
         if tables or later:
-            # All columns, whatever this reader asks for: another one may read what is put aside now.
+            # All columns, not only those of this reader: another one may read the staged object.
             whole = [name for name in schema_of("history", None).names if name != "commit_seq"]
             names = tables[0].column_names if tables else whole
             tables += list(archived(self.place, partition, names))
         table = pa.concat_tables(tables) if tables else None
         if table is None or table.num_rows != to.staged:
             raise NotFound(
-                f"rows of the batch up to {to.seq} are gone: they were put aside more than seven days ago, and have "
-                "left the queue since; begin with a new checkpoint",
+                f"rows of the batch up to {to.seq} are gone: they were staged more than seven days ago, and have left "
+                "the queue since; begin with a new checkpoint",
                 "collected",
             )
         return self.stage(table, pinned.file_id)
@@ -307,28 +307,28 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         return LivesReader(self.place, self.schema, self.wanted, self.batch_rows).read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        # Called when the next batch is planned, so never an acknowledgement; by then nobody reads this one again.
+        # Spark calls this when it plans the next batch. It is no acknowledgement, but this batch is not read again.
         stage = Offset(**end).stage
         if stage:
             self.place.objects().unstage(stage).wait()
 
 
 def same_file(offset: Offset, pinned: Any) -> None:
-    """Refuse the checkpoint of another queue file."""
+    """Raise if the checkpoint belongs to another queue file."""
     if pinned.lineage_id.hex() != offset.lineage or pinned.commit_seq < offset.commit:
         raise Corrupt(
-            "the checkpoint belongs to another queue file, or this one was restored since: places in the order of "
-            "finishes may stand for other jobs now; begin with a new checkpoint",
+            "the checkpoint belongs to another queue file, or this one was restored since: its positions in the "
+            "order of finishes may mean other jobs now; begin with a new checkpoint",
             "rolled_back",
         )
 
 
 def fell_behind(pinned: Any, begin: Offset, wanted: Wanted) -> None:
-    """Refuse to go on where finished jobs that are wanted may have gone unread."""
+    """Raise if finished jobs that pass the filters may have left unread."""
     if begin.seq == 0:
         return
-    advice = "read more often, or go on with the option onLoss=ignore"
-    # The marks of writes are no work: nobody misses them.
+    advice = "read more often, or continue with the option onLoss=ignore"
+    # The marks of writes are no jobs: losing them does not matter.
     names = (queue for queue in pinned.queues() if queue["name"] != MARKED)
     queues = {queue["name"]: queue for queue in names if wanted.has_queue(queue["name"])}
     policies = {name: pinned.policy(name) for name in queues}
@@ -341,7 +341,7 @@ def fell_behind(pinned: Any, begin: Offset, wanted: Wanted) -> None:
     for name in risky:
         policy, counts = policies[name], queues[name]["counts"]
         held = {False: counts["done"] + counts["cancelled"], True: counts["dead"]}
-        # The oldest goes first: as long as one of those that were read is there, none after it has gone.
+        # The oldest leave first: while one of the runs that were read is there, no later run has left.
         vouched = [(name, dead) in seen for dead, n in held.items() if n]
         if not policy["archive"]:
             may_go = [n >= policy["keep"] or policy["keep_ms"] is not None for n in held.values() if n]
@@ -355,21 +355,21 @@ def fell_behind(pinned: Any, begin: Offset, wanted: Wanted) -> None:
             firsts = [a["first_seq"] for a in pinned.archives(0) if a["queue"] == name]
             if min(firsts, default=MOST) > begin.seq and not (vouched and all(vouched)):
                 raise NotFound(
-                    f"the stream fell behind: archive objects of the queue {name} may have been given up unread; "
+                    f"the stream fell behind: archive objects of the queue {name} may have expired unread; "
                     f"raise its archive_for, {advice}",
                     "collected",
                 )
 
 
 def too_old(policy: Any, begin: Offset, pinned: Any) -> bool:
-    """Archive objects with lives from after this place may have been given up."""
+    """Return True if archive objects with runs after this position may have expired."""
     age = policy["archive_ms"]
     return policy["archive"] and age is not None and begin.ms + age < pinned.commit_ms
 
 
 def next_ms(pinned: Any, begin: Offset) -> int:
-    """No life after this place finished before: where all of a commit was read, the time of the next one if the log
-    still has it. A queue file in which nothing happens has no commits.
+    """Return a time before which no run after this position finished. If the whole commit was read, this is the time of
+    the next commit, if the log still has it. An idle queue file has no commits.
     """
     if begin.seq & END != END:
         return begin.ms
@@ -379,7 +379,7 @@ def next_ms(pinned: Any, begin: Offset) -> int:
 
 
 def ends_until(pinned: Any, seq: int) -> set[tuple[str, bool]]:
-    """Queues that still hold a life from before a place, dead or not."""
+    """Return the queues that still hold a run from before a position, and whether it is dead."""
     seen: set[tuple[str, bool]] = set()
     for table in live(pinned, 0, seq, ["queue", "state"]):
         states = zip(table.column("queue").to_pylist(), table.column("state").to_pylist(), strict=True)

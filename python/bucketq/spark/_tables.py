@@ -1,4 +1,4 @@
-"""The tables of the pipeline as Spark SQL over views of its own. docs/spark.md describes each."""
+"""The tables of the pipeline as Spark SQL over its own views. docs/spark.md describes each."""
 
 # pyright: basic
 from __future__ import annotations
@@ -9,21 +9,21 @@ VIEWS = {
     name: f"bucketq_pipeline_{name}"
     for name in ("lives_all", "lives", "suspects", "superseded", "finished", "hours")
 }
-"""Names of their own in a session that has other views."""
+"""Prefixed names that do not clash with other views of the session."""
 
 LIFE_COLUMNS = (
     "finish_seq,id,run,queue,group,state,attempts,worker,enqueued_at,claimed_at,finished_at,wait_ms,run_ms,"
     "enqueue_commit_seq,claim_commit_seq,finish_commit_seq,payload_len,last_error"
 )
-"""What the pipeline keeps of a life: no payloads, no results."""
+"""The columns that the pipeline stores of a run: no payloads, no results."""
 
 MARKED = "bucketq-writes"
-"""The queue of the marks that writes leave: not work."""
+"""The queue of the marks that writes leave; they are no jobs to analyse."""
 
 SUSPECTS = """
 SELECT xxhash64(id, queue) AS hash FROM {lives} GROUP BY 1 HAVING count(*) > 1
 """
-"""Jobs with several lives in a queue, and some that only look like that: hashes are small enough to be compared all."""
+"""Jobs with several runs in a queue, and hash collisions; hashes are small enough to compare all of them."""
 
 SUPERSEDED = """
 SELECT finish_seq FROM (
@@ -31,11 +31,11 @@ SELECT finish_seq FROM (
   FROM {lives} l LEFT SEMI JOIN {suspects} s ON xxhash64(l.id, l.queue) = s.hash
 ) WHERE newest > 1
 """
-"""Lives whose job lived again: few, and known by a number, which is cheaper to compare than ids."""
+"""Runs whose job has a later run: few, and identified by a number, which is cheaper to compare than ids."""
 
 FINISHED = "SELECT l.* FROM {lives} l LEFT ANTI JOIN {superseded} s ON l.finish_seq = s.finish_seq"
-"""Each job once per queue, by its newest life there: a job that was reopened counts where it ended at last, and one
-that died into another queue in both.
+"""Each job once per queue, by its newest run there: a requeued job counts where it ended last, and a job that moved
+to a dead-letter queue counts in both queues.
 """
 
 AFFECTED = """
@@ -47,7 +47,7 @@ LEFT SEMI JOIN (
   WHERE n.day IN ({days})
 ) r ON l.id = r.id AND l.queue = r.queue
 """
-"""Days whose hours look different now: of new lives, and of earlier lives of the same jobs."""
+"""Days whose hours have changed: those of new runs, and of earlier runs of the same jobs."""
 
 BY_HOUR = """
 WITH arrived AS (
@@ -76,7 +76,7 @@ SELECT queue, hour, arrivals, completed + dead + cancelled AS ended,
   sum(arrivals - completed - dead - cancelled) OVER (PARTITION BY queue ORDER BY hour) AS backlog
 FROM {hours}
 """
-"""Jobs that had come and not ended at the end of the hour, of those that have ended since."""
+"""Jobs enqueued but not finished at the end of the hour, among those that have finished since."""
 
 WORKERS = """
 SELECT worker, hour, sum(ms) AS busy_ms, least(sum(ms) / 3600000D, 1D) AS utilisation, count(*) AS jobs FROM (
@@ -118,6 +118,6 @@ SELECT hour, commits, ops, ops / commits AS ops_per_commit, commits / nullif(job
   SELECT hour, ops, jobs, greatest(last - coalesce(max(last) OVER (ORDER BY hour ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0), 1) AS commits FROM seen
 )
 """
-"""Commits are numbered without gaps, so their numbers count them; each is at least one PUT."""
+"""Commit numbers have no gaps, so differences count commits; each commit is at least one PUT."""
 
 TABLES = {"backlog": BACKLOG, "workers": WORKERS, "groups": GROUPS, "errors": ERRORS, "commits": COMMITS}

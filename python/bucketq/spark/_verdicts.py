@@ -1,4 +1,4 @@
-"""What the fit model says of queues as they were really used, and what would change it. No I/O."""
+"""Verdicts of the fit model on queues as they were used, and changes that would alter them. No I/O."""
 
 # pyright: basic
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bucketq.fit import Fit, Inputs, evaluate
 __all__ = ["ALL", "verdicts"]
 
 ALL = "all together"
-"""They share one file, and so its commits."""
+"""All queues together, because they share one file and its commits."""
 RANK = {"strong": 0, "tradeoff": 1, "poor": 2}
 BATCHES = (1, 20, 50, 100, 200, 500, 1000)
 LEASES = (30, 120, 300, 900, 3600)
@@ -24,10 +24,10 @@ Row = dict[str, Any]
 def verdicts(
     queues: Sequence[Row], workers: Sequence[Row], commits: Sequence[Row], price_put: float
 ) -> list[Row]:
-    """One row for each queue, and first one for all of them if there are several."""
+    """Return one row per queue, after a row for all of them if there are several."""
     ops, written = sum(row["ops"] for row in commits), sum(row["commits"] for row in commits)
     batch = min(max(ops / written, 1), 4096) if written else 1
-    # The hour with most names: all names ever would count each restart of a worker.
+    # The hour with the most worker names: names over all time would count each restart of a worker.
     most = max(Counter(row["hour"] for row in workers).values(), default=1)
     rows = list(queues)
     if len(rows) > 1:
@@ -65,17 +65,17 @@ def judged(row: Row, workers: int, batch: float, price_put: float) -> Row:
         "batch, lease or workers": levers(given, fit),
         "in the busiest hour": peak.engine.verdict,
         "why then": peak.engine.sentence,
-        "jobs a second": given["arrival"],
+        "jobs per second": given["arrival"],
         "work ms": given["work_ms"],
         "workers seen": workers,
         "workers busy": given["arrival"] * given["work_ms"] * (1 + given["retries"]) / 1000,
-        "PUTs a job": fit.engine.puts_per_job,
-        "usd a month": fit.month.cost,
+        "PUTs per job": fit.engine.puts_per_job,
+        "usd per month": fit.month.cost,
     }
 
 
 def levers(given: dict[str, Any], fit: Fit) -> str:
-    """The smallest change of batch, lease or workers that makes it better, each by itself; or what they spare."""
+    """Return the smallest change of batch, lease or workers, each alone, that improves the verdict or saves cost."""
     now = RANK[fit.engine.verdict]
     told: list[str] = []
     if now == 0:
@@ -83,13 +83,13 @@ def levers(given: dict[str, Any], fit: Fit) -> str:
         if need < given["consumers"]:
             fewer = evaluate(Inputs(**(given | {"consumers": need}))).engine.verdict
             if fewer == "strong":
-                told.append(f"{need} workers would do")
+                told.append(f"{need} workers suffice")
         many = evaluate(Inputs(**(given | {"prefetch": 100, "mutations": 2.01}))).engine
         if many.puts_per_job < 0.8 * fit.engine.puts_per_job:
             told.append(
-                f"claiming 100 at once makes it {many.puts_per_job:.2g} PUTs a job, not {fit.engine.puts_per_job:.2g}"
+                f"claiming 100 at once takes {many.puts_per_job:.2g} PUTs per job, not {fit.engine.puts_per_job:.2g}"
             )
-        return "; ".join(told) or "nothing has to change"
+        return "; ".join(told) or "no change needed"
     for name, values, words in (
         ("prefetch", BATCHES, "claims of {:,} jobs at once"),
         ("lease_ms", [1000 * s for s in LEASES], "a lease of {:,} s"),
@@ -101,5 +101,5 @@ def levers(given: dict[str, Any], fit: Fit) -> str:
                 shown = value // 1000 if name == "lease_ms" else value
                 told.append(f"{words.format(shown)}: {found}")
                 break
-    tried = f"no batch up to {BATCHES[-1]:,}, no lease up to an hour and not {TIMES[-1]} times the workers change it"
+    tried = f"no batch up to {BATCHES[-1]:,}, no lease up to an hour, not even {TIMES[-1]} times the workers change it"
     return "; ".join(told) or tried

@@ -1,4 +1,4 @@
-"""Which rows are wanted, by options or by what Spark pushes down; it spares objects and rows."""
+"""Filters from options or pushed down by Spark; they save reading objects and rows."""
 
 # pyright: basic
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pyspark.sql import datasource as ds
 
 from bucketq.errors import Invalid
 
-# Its functions are made at run time, so types know none of them.
+# Arrow creates these functions at run time, so they have no types.
 pc: Any = pyarrow.compute
 
 __all__ = ["CHOOSING", "Wanted"]
 
 CHOOSING = ("queues", "states", "after", "until", "since", "before")
-"""Options that choose rows."""
+"""Options that select rows."""
 
 TEXTS = ("queue", "state", "id", "worker")
 NUMBERS = ("finish_seq", "run", "seq", "attempts", "priority")
@@ -32,14 +32,14 @@ Range = tuple[int | None, int | None]
 
 @dataclass(frozen=True)
 class Wanted:
-    """Sets of texts, and ranges of numbers and of times in milliseconds, both ends included."""
+    """A filter: sets of texts, and ranges of numbers and of times in milliseconds, both ends included."""
 
     texts: Mapping[str, frozenset[str]] = field(default_factory=dict)
     ranges: Mapping[str, Range] = field(default_factory=dict)
 
     @classmethod
     def of(cls, filters: Iterable[Any]) -> Wanted:
-        """What these filters say, as far as it is understood."""
+        """Return Spark's filters as far as this class supports them."""
         wanted = cls()
         for one in filters:
             wanted = wanted.narrowed(one)
@@ -47,7 +47,7 @@ class Wanted:
 
     @classmethod
     def of_options(cls, options: Mapping[str, str]) -> Wanted:
-        """What the options say: lists of queues and of states, places in the order of finishes, times of ends."""
+        """Return the filter from options: lists of queues and states, positions in the order of finishes, end times."""
         wanted = cls()
         for option, column in (("queues", "queue"), ("states", "state")):
             if (text := options.get(option)) is not None:
@@ -87,7 +87,7 @@ class Wanted:
         return self
 
     def between(self, name: str, low: Any, high: Any) -> Wanted:
-        """Inclusive, as a filter that is checked again may be."""
+        """Add a range, both ends included; Spark applies an exclusive filter again."""
         least, most = self.ranges.get(name, (None, None))
         new_least, new_most = number(name, low), number(name, high)
         if new_least is None and new_most is None:
@@ -95,12 +95,12 @@ class Wanted:
         if new_least is not None:
             least = new_least if least is None else max(least, new_least)
         if new_most is not None:
-            # A time may have microseconds, the rows have none.
+            # A time may have microseconds; the rows have none.
             most = new_most if most is None else min(most, new_most)
         return replace(self, ranges={**self.ranges, name: (least, most)})
 
     def may_hold(self, listed: Mapping[str, Any]) -> bool:
-        """Whether an archive object may hold rows that are wanted."""
+        """Return True if an archive object may hold matching rows."""
         if not self.has_queue(listed["queue"]):
             return False
         return all(
@@ -112,15 +112,15 @@ class Wanted:
         )
 
     def has_queue(self, name: str) -> bool:
-        """Whether rows of this queue may be wanted."""
+        """Return True if rows of this queue may match."""
         return name in self.texts.get("queue", (name,))
 
     def columns(self) -> tuple[str, ...]:
-        """What has to be read to tell."""
+        """Return the columns that the filter needs."""
         return (*self.texts, *self.ranges)
 
     def chosen(self, table: pa.Table) -> pa.Table:
-        """The rows that are wanted."""
+        """Return the matching rows."""
         mask = None
         for name, texts in self.texts.items():
             if name in table.column_names:
@@ -143,7 +143,7 @@ def both(mask: Any, other: Any) -> Any:
 
 
 def number(name: str, value: Any) -> int | None:
-    """The value as a number if the column is one that is understood."""
+    """Return the value as a number if filters on this column are supported."""
     if name in NUMBERS and isinstance(value, int) and not isinstance(value, bool):
         return value
     if name in TIMES and isinstance(value, datetime) and value.tzinfo is not None:

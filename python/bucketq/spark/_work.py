@@ -1,4 +1,4 @@
-"""Spark as the worker pool: tasks on executors claim jobs, run a function and end them (:func:`process`)."""
+"""Spark as a worker pool: tasks on executors claim jobs, run a function and end the jobs (:func:`process`)."""
 
 # pyright: basic
 from __future__ import annotations
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 __all__ = ["Processed", "process"]
 
 IDLE = 2.0
-"""Seconds that a task waits for a job before it looks whether any are left."""
+"""Seconds that a task waits for a job before it checks whether any are left."""
 GONE = (LeaseLost, NotFound)
-"""Somebody else has the job, or it was purged."""
+"""Another worker has the job, or it was purged."""
 TOLD = "task int, acked long, failed long, lost long"
 log = logging.getLogger("bucketq.spark")
 
 
 class Processed:
-    """What a run did: counts, and the results as a DataFrame."""
+    """Result of ``process``: counts, and the results as a DataFrame."""
 
     def __init__(self, spark: SparkSession, place: Place, queue: str, run: str, rows: list[Any]) -> None:
         self.run = run
-        """Begins the worker's name of every job that this run worked on."""
+        """Prefix of the worker names of this call; every job it worked on has one of them."""
         self.acked = sum(row["acked"] for row in rows)
-        """Jobs that tasks which lived to tell have acked; a killed executor's count is lost, its jobs are not."""
+        """Jobs acked by tasks that finished; the count of a killed executor is lost, its jobs are not."""
         self.failed = sum(row["failed"] for row in rows)
-        """Attempts that raised."""
+        """Attempts whose function raised."""
         self.lost = sum(row["lost"] for row in rows)
         """Attempts whose lease was lost, or whose job was purged, before they ended."""
         self._spark, self._place, self._queue = spark, place, queue
 
     def results(self) -> DataFrame:
-        """The finished jobs of this run with what came of them: those the queue keeps and those in its archive."""
+        """Return the finished jobs of this call with their results, from the queue and its archive."""
         from pyspark.sql import functions as f
 
         reader = self._spark.read.format("bucketq")
@@ -68,30 +68,30 @@ def process(
     seconds: float | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Processed:
-    """Have executors work on a queue until it is drained, or for ``seconds``.
+    """Process a queue on executors until no jobs are left, or for ``seconds``.
 
-    Each of ``tasks`` (as many as there are cores) claims ``batch`` jobs at a time. With ``how="job"`` the function
-    gets a job and its answer becomes the result; with "pandas" it gets a DataFrame of the batch (id, queue, attempt,
-    payload, data) and answers one result a row. What it raises nacks the job, or the whole batch. Jobs of an
-    executor that is killed come back when their lease runs out; Spark starts its task again, and no task ends before
-    they are done. Jobs that are scheduled are waited for too: give ``seconds`` where some lie far ahead. Those of a
-    paused queue are not.
+    Each of ``tasks`` (by default one per core) claims ``batch`` jobs at a time. With ``how="job"`` the function gets a
+    job and its return value becomes the result; with "pandas" it gets a DataFrame of the batch (id, queue, attempt,
+    payload, data) and returns one result per row. An exception nacks the job, or the whole batch. Jobs of a killed
+    executor become ready again when their lease runs out; Spark starts its task again, and no task ends before they are
+    done. Tasks also wait for scheduled jobs: give ``seconds`` if some are far in the future. In a paused queue tasks do
+    not wait for them.
     """
     if how not in ("job", "pandas"):
         raise Invalid(f"how is 'job' or 'pandas', not {how!r}")
     place = Place.of(url, settings or {})
-    # Nothing is made where there is nothing.
+    # Raises if the queue file does not exist: this must not create it.
     place.objects().head().wait()
     run = f"spark-{uuid.uuid4().hex[:12]}"
     cores = tasks or spark.sparkContext.defaultParallelism
     work = _Task(place, queue, function, how, batch, lease, seconds, run)
-    # Collected, and not answered as a plan: a plan that runs twice would work on other jobs each time.
+    # Collected here, not returned as a plan: a plan that runs twice would process other jobs each time.
     rows = spark.range(0, cores, 1, cores).mapInPandas(work, TOLD).collect()
     return Processed(spark, place, queue, run, rows)
 
 
 class _Task:
-    """What one task does; it travels to the executor."""
+    """The work of one task; it is sent to the executor."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _Task:
         return acked, failed, lost
 
     def batch_of(self, file: Any, jobs: list[Any]) -> tuple[int, int, int]:
-        """Run the function on these jobs and end them, together where that can be."""
+        """Run the function on these jobs and end them, in one commit if possible."""
         answers = self.answers(jobs)
         try:
             with file.atomic() as tx:
@@ -144,7 +144,7 @@ class _Task:
                         tx.nack(job, error)
             return sum(e is None for _, e in answers), sum(e is not None for _, e in answers), 0
         except Error as error:
-            # One lease that is lost, or one result that is too large, must not cost the others.
+            # A lost lease or an oversized result of one job must not affect the others.
             log.info("ended one by one: %s", error)
         acked = failed = lost = 0
         for job, (result, error) in zip(jobs, answers, strict=True):
@@ -177,7 +177,7 @@ class _Task:
                 )
                 results = list(self.function(frame))
                 if len(results) != len(jobs):
-                    raise Invalid(f"the function answered {len(results)} results for {len(jobs)} jobs")
+                    raise Invalid(f"the function returned {len(results)} results for {len(jobs)} jobs")
                 return [(plain(result), None) for result in results]
             except Exception as error:
                 return [(None, error)] * len(jobs)
@@ -191,8 +191,8 @@ class _Task:
 
 
 def left(info: QueueInfo) -> int:
-    """Jobs to wait for. Those that others have may come back; but a queue that is paused gives nothing any more, not
-    even what has expired, which only a claim brings back.
+    """Return how many jobs to wait for. Jobs that other workers hold may come back. But a paused queue hands out no
+    jobs, not even expired ones, which only a claim makes ready again.
     """
     if info.paused or info.draining:
         return info.counts["leased"] - info.expired
@@ -200,5 +200,5 @@ def left(info: QueueInfo) -> int:
 
 
 def plain(value: Any) -> Any:
-    """A value of pandas or numpy as Python has it."""
+    """Return a value of pandas or numpy as a Python value."""
     return value.item() if hasattr(value, "item") else value

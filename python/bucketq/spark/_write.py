@@ -1,7 +1,7 @@
-"""Writing: executors put their rows aside, the driver enqueues them, each chunk in one commit and once.
+"""Writing: executors stage their rows, the driver enqueues them, each chunk in one commit and exactly once.
 
-A write is known by its key: the query and the batch, or what the option ``key`` says. Each chunk leaves a mark in the
-commit that enqueues it, a dedup key in the queue ``bucketq-writes`` (docs/decisions/0019-spark.md).
+The key of a write is the query and the batch, or the option ``key``. The commit that enqueues a chunk also leaves a
+mark, a dedup key in the queue ``bucketq-writes`` (docs/decisions/0019-spark.md).
 """
 
 # pyright: basic
@@ -29,12 +29,12 @@ __all__ = ["BatchWriter", "StreamWriter"]
 
 PIECE_ROWS = 50_000
 PIECE_BYTES = 32 << 20
-"""What a task keeps aside in one object."""
+"""The most rows and bytes that a task stages in one object."""
 
 
 @dataclass
 class Aside(ds.WriterCommitMessage):
-    """What one task put aside."""
+    """The rows that one task staged."""
 
     key: str
     group: bytes
@@ -46,7 +46,7 @@ class Aside(ds.WriterCommitMessage):
 
 @dataclass
 class Writing:
-    """What both kinds of writer do; it travels to executors."""
+    """The shared part of both writers; it is sent to executors."""
 
     place: Place
     rules: Rules
@@ -59,7 +59,7 @@ class Writing:
     group: bytes = field(default_factory=lambda: os.urandom(8))
 
     def put_aside(self, batches: Iterator[pa.RecordBatch], key: str, group: bytes) -> Aside:
-        """On an executor: the rows as objects of this group."""
+        """On an executor: stage the rows as objects of this group."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         pieces: list[str] = []
@@ -103,7 +103,7 @@ class Writing:
         return self.place.objects().stage(self.file_id, group, sink.getvalue().to_pybytes()).wait()
 
     def enqueue(self, messages: Sequence[Aside | None]) -> None:
-        """On the driver: everything the tasks put aside becomes jobs."""
+        """On the driver: enqueue all rows that the tasks staged."""
         asides = sorted((m for m in messages if m is not None), key=lambda m: m.partition)
         if not asides:
             return
@@ -116,7 +116,7 @@ class Writing:
 
 
 class BatchWriter(ds.DataSourceArrowWriter):
-    """One object for the driver and, as copies, for the executors."""
+    """One object on the driver, with copies on the executors."""
 
     def __init__(self, writing: Writing) -> None:
         self.writing = writing
@@ -131,13 +131,13 @@ class BatchWriter(ds.DataSourceArrowWriter):
 
     def abort(self, messages: list[Any]) -> None:
         write = self.writing.write(f"batch {self.key}", self.writing.group)
-        # Of chunks that are left to be enqueued the rows must stay: the same write again goes on with them.
+        # Keep the rows of chunks that are not enqueued yet: repeating the write continues with them.
         if not write.unfinished():
             write.sweep()
 
 
 class StreamWriter(ds.DataSourceStreamArrowWriter):
-    """Made anew for each commit: what it must know of a batch comes with the messages."""
+    """Spark makes a new one for each commit: facts about a batch come with the messages."""
 
     def __init__(self, writing: Writing) -> None:
         self.writing = writing
@@ -148,10 +148,8 @@ class StreamWriter(ds.DataSourceStreamArrowWriter):
         query = self.writing.key or context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if not query or batch is None:
-            raise Invalid(
-                "Spark does not tell which query this is: give the option key a name of its own", "option"
-            )
-        # Every attempt at this batch shares the group, so that what the others left is swept with it.
+            raise Invalid("Spark does not name this query: give the option key a name of its own", "option")
+        # All attempts at this batch share the group, so that one sweep deletes the objects of all.
         name = f"query {query} batch {batch}"
         return self.writing.put_aside(iterator, name, group_of(name))
 
@@ -159,7 +157,7 @@ class StreamWriter(ds.DataSourceStreamArrowWriter):
         self.writing.enqueue(messages)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        # Without a message nobody knows the query; what its tasks left is swept with the batch that succeeds.
+        # Without a message the query is unknown; the sweep after the batch succeeds deletes its tasks' objects.
         told = next((m for m in messages if m is not None), None)
         if told is not None:
             write = self.writing.write(told.key, told.group)
@@ -168,14 +166,14 @@ class StreamWriter(ds.DataSourceStreamArrowWriter):
 
 
 def writing_of(source: Any, schema: Any) -> Writing:
-    """What the options of a write say; refuses what no row could make good."""
+    """Return the options of a write; raise if they or the columns are wrong for every row."""
     place: Place = source.place
     found = place.objects().pin().wait()
     rules = Rules(
         source.option("queue"), source.option("contentType"), int(place.setting("max_payload", 256 * 1024))
     )
     rules.check_columns(schema.names)
-    # No rows: only the types of the columns are judged.
+    # Without rows, this checks only the types of the columns.
     rules.check(pa.RecordBatch.from_pylist([], schema=arrow_schema(schema)))
     if rules.queue is not None:
         with place.open() as file:
@@ -193,12 +191,12 @@ def writing_of(source: Any, schema: Any) -> Writing:
 
 
 def group_of(name: str) -> bytes:
-    """What every attempt at a write shares, so that what the others left is swept with it."""
+    """Return the group that all attempts at a write share, so that one sweep deletes the objects of all."""
     return hashlib.sha256(name.encode()).digest()[:8]
 
 
 def reject(batch: pa.RecordBatch, bad: Sequence[tuple[int, str]], begin: int, partition: int) -> pa.Table:
-    """Bad rows as they came, with where they stood and why they are bad."""
+    """Return bad rows unchanged, with their partition, position and reason."""
     rows = batch.take(pa.array([at for at, _ in bad]))
     table = pa.Table.from_batches([rows])
     table = table.append_column("bad_partition", pa.array([partition] * len(bad), pa.int64()))
@@ -207,7 +205,7 @@ def reject(batch: pa.RecordBatch, bad: Sequence[tuple[int, str]], begin: int, pa
 
 
 def write_rejects(path: str, group: bytes, partition: int, table: pa.Table) -> None:
-    """As one Parquet file of this write and partition: another attempt at it writes the same file again."""
+    """Write one Parquet file per write and partition; another attempt overwrites it."""
     from pyarrow import fs
 
     if "://" not in path:

@@ -1,4 +1,4 @@
-"""The data source ``bucketq``: what Spark makes of ``format("bucketq")`` and its options (docs/spark.md)."""
+"""The data source ``bucketq``: implements ``format("bucketq")`` and its options (docs/spark.md)."""
 
 # pyright: basic
 from __future__ import annotations
@@ -25,14 +25,14 @@ READING = {"view", "columns", "partitionRows", "batchRows", "pushdown", *CHOOSIN
 STREAMING = {"maxRows", "maxBytes", "start", "onLoss", "pollSeconds"}
 WRITING = {"queue", "key", "chunk", "keepKeys", "rejects", "contentType", "checkpointLocation", "path"}
 OPTIONS = {name.lower(): name for name in READING | STREAMING | WRITING | {"url"}}
-"""Options that are not settings of the engine; Spark hands them over in lower case."""
+"""Options that are not settings of the engine; Spark passes them in lower case."""
 
 
 class Source(ds.DataSource):
     """A queue file as a source and a sink."""
 
     head: bytes | None = None
-    """The commit that all reads of one DataFrame show."""
+    """The HEAD whose commit all reads of one DataFrame use."""
 
     @classmethod
     def name(cls) -> str:
@@ -42,7 +42,7 @@ class Source(ds.DataSource):
         return self.options.get(name, default)
 
     def count(self, name: str, default: int | None) -> Any:
-        """An option that is a number from 1 on."""
+        """Return an option that is a whole number of at least 1."""
         text = self.options.get(name)
         if text is None:
             return default
@@ -60,7 +60,7 @@ class Source(ds.DataSource):
 
     def schema(self) -> StructType:
         schema = _columns.schema_of(self.view, self.options.get("columns"))
-        # Called once for a DataFrame, and this object goes along wherever the DataFrame does.
+        # Spark calls this once per DataFrame, and this object travels with the DataFrame.
         found = self.place.objects().head().wait()
         assert found is not None
         self.head = found[0]
@@ -74,7 +74,7 @@ class Source(ds.DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:
         if overwrite:
             raise Invalid(
-                'a queue cannot be overwritten: write with mode("append"), or purge it before', "option"
+                'a queue cannot be overwritten: write with mode("append"), or purge it first', "option"
             )
         return BatchWriter(writing_of(self, schema))
 
@@ -90,7 +90,7 @@ class Source(ds.DataSource):
 
 
 class Reader(ds.DataSourceReader):
-    """Plans a batch read on the driver and carries it out on executors."""
+    """Plans a batch read on the driver and runs it on executors."""
 
     def __init__(self, source: Source, schema: StructType) -> None:
         self.place = source.place
@@ -116,7 +116,7 @@ class Reader(ds.DataSourceReader):
         ]
         if pinned.lives(after, until, 1) is not None:
             found.append(Live(pinned.head, after, until))
-        # Spark reads one partition that says nothing if there are none.
+        # Given no partitions, Spark would read one that is None.
         return found or [Lives(pinned.commit_seq, ())]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
@@ -128,12 +128,12 @@ class Reader(ds.DataSourceReader):
 
 
 class PushingReader(Reader):
-    """Takes filters from the plan. Not the default: Spark 4.3.0 plans a DataFrame's source once, so what one query
-    filters is missing from the next query on the same DataFrame, silently.
+    """Takes filters from the plan. Not the default: Spark 4.3.0 plans a DataFrame's source once, so rows that one query
+    filters out are silently missing from the next query on the same DataFrame.
     """
 
     def pushFilters(self, filters: list[ds.Filter]) -> Iterator[ds.Filter]:
         for one in filters:
             self.wanted = self.wanted.narrowed(one)
-        # All of them: Spark looks again at what is left.
+        # Return all of them: Spark applies them again to the rows that are left.
         yield from filters

@@ -1,10 +1,11 @@
-"""The nouns: what goes in and what comes out. Plain values without any I/O."""
+"""Arguments and return values of the API: plain values without I/O."""
 
 from bucketq.types.file import (
     CheckReport,
     Collected,
     Commit,
     Exported,
+    FixedTime,
     ProbeReport,
     Problem,
     QueueInfo,
@@ -46,6 +47,7 @@ __all__ = [
     "Enqueued",
     "Exported",
     "Extras",
+    "FixedTime",
     "FromPolicy",
     "JobDetail",
     "JobInfo",

@@ -1,4 +1,4 @@
-"""Queue files and their queues: what is known of them, and what was done to them."""
+"""Return values of calls on queue files and queues."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class QueueInfo:
 
     name: str
     paused: bool
-    """Claims get nothing from it."""
+    """It hands out no jobs until it is resumed."""
     draining: bool
-    """Nothing goes in or out until it is resumed."""
+    """It neither accepts nor hands out jobs until it is resumed."""
     dropped: int
-    """Jobs cancelled to make room for newer ones, ever."""
+    """Jobs cancelled to make room for newer ones, since the queue exists."""
     counts: Mapping[State, int]
-    """Jobs by state; every state is there."""
+    """Number of jobs by state; contains every state."""
     expired: int
     """Leased jobs whose lease has run out; they also count as leased."""
     due: int
     """Scheduled jobs whose time has come; they also count as scheduled."""
     oldest_ready: timedelta | None
-    """How long the job that has been claimable longest has waited."""
+    """How long the longest waiting of the claimable jobs has waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class ProbeReport:
 
     store: str
     rounds: int
-    """Each a race to create and a race to replace."""
+    """Each round is a race to create an object and a race to replace it."""
     writers: int
     """Writers in each race."""
     conflicts: int
-    """Writes the store refused, as it should."""
+    """Writes that the store refused, as it should."""
     unanswered: int
-    """Writes without a clear answer."""
+    """Writes without a clear reply."""
     took: timedelta
 
 
@@ -52,36 +52,36 @@ class Stats:
 
     queues: tuple[QueueInfo, ...]
     commit_seq: int
-    """The commit this was read from."""
+    """The commit it was read from."""
     commit_time: datetime
     pages: int
     """Pages of the database, 4,096 bytes each."""
     free_pages: int
-    """Of those, pages that hold nothing."""
+    """Pages of those that are empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What a sync published."""
+    """Result of a sync."""
 
     commits: int
-    """Local commits that are published now and were not known to be before."""
+    """Local commits that are newly known to be published."""
     ops: int
     """Changes in them."""
     commit_seq: int
-    """The commit that everything published stands in."""
+    """The commit that contains everything published."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unsynced:
-    """What is not published; false when that is nothing."""
+    """Pending changes; false when there are none."""
 
     commits: int
     """Local commits."""
     ops: int
     """Changes in them."""
     bytes: int
-    """What they take in the local log."""
+    """Their size in the local log."""
 
     def __bool__(self) -> bool:
         return self.commits > 0
@@ -95,22 +95,22 @@ class Commit:
     commit_id: str
     commit_time: datetime
     writer: str
-    """Who made it: one opening of the queue file by one process."""
+    """The writer that made it; each opening of the queue file by a process is another writer."""
     ops: int
     """Changes in it."""
     bytes: int
-    """What it takes in the log."""
+    """Its size in the log."""
     pages_changed: int
     pages: int
-    """Pages of the database after it."""
+    """Pages of the database after the commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """An image written to a file of this machine."""
+    """Result of an export: an image in a local file."""
 
     commit_seq: int
-    """The commit it shows."""
+    """The commit it contains."""
     commit_id: str
     commit_time: datetime
     bytes: int
@@ -119,21 +119,21 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a collection did."""
+    """Result of a collection."""
 
     objects: int
     """Objects deleted."""
     bytes: int
     left: int
-    """Objects not in use that are still there: too young, on their way in, or the store refused."""
+    """Unused objects that remain: too young, still being uploaded, or the store refused to delete them."""
     left_bytes: int
     floor: int
-    """What belongs to commits before this one could be deleted."""
+    """Objects of commits before this one could be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many objects, and how many bytes they have."""
+    """Number of objects and their bytes."""
 
     count: int
     bytes: int
@@ -141,19 +141,19 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A check that something did not pass."""
+    """A failed check."""
 
     object: str
-    """A key, or ``database`` for what the objects together say."""
+    """A key, or ``database`` for the state that the objects form together."""
     check: str
-    """What should hold."""
+    """The condition that should hold."""
     found: str
-    """What was found instead."""
+    """The value found instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What a check of a queue file read and found. Without a readable HEAD, what only it tells is None."""
+    """Result of a check of a queue file. If HEAD is unreadable, fields that only it contains are None."""
 
     name: str
     store: str
@@ -163,7 +163,7 @@ class CheckReport:
     file_id: str | None
     lineage_id: str | None
     read_only: str | None
-    """Why this version can read the file and not change it."""
+    """Why this version can read the file but not change it."""
     read: Tally
     """Objects that were read."""
     commits: int
@@ -171,38 +171,58 @@ class CheckReport:
     pages: int
     jobs: int
     referenced: Tally
-    """What is in use."""
+    """Objects in use."""
     unreferenced: Tally | None
-    """What belongs to the queue file and is not in use; None when listing is not allowed."""
+    """Objects of the queue file that are not in use; None when listing is not allowed."""
     collectable: Tally | None
-    """Of those, what the next collection deletes."""
+    """Those of them that the next collection deletes."""
     foreign: Tally | None
-    """What belongs to another file of the same name; nothing ever deletes it."""
+    """Objects of another file of the same name; they are never deleted automatically."""
     sound_objects: tuple[str, ...]
-    """If HEAD is damaged: what a restore could be made from."""
+    """If HEAD is damaged: objects to restore from."""
     problems: tuple[Problem, ...]
     """Everything that is wrong."""
 
     @property
     def clean(self) -> bool:
-        """Nothing is wrong."""
+        """True if there are no problems."""
         return not self.problems
 
 
 @dataclass(frozen=True, slots=True)
+class FixedTime:
+    """Result of ``fix_time``."""
+
+    was: datetime
+    """The time of the newest commit before the call."""
+    now: datetime
+    """The present, on which this machine's clock and the store agree."""
+    ahead: bool
+    """True if the newest commit was further in the future than clocks may differ; otherwise nothing is done."""
+    commit_seq: int | None
+    """The commit that fixed it; None if there was nothing to do, or with ``only_look``."""
+    leases: int
+    """Leases that now end earlier."""
+    jobs: int
+    """Jobs with a time in the future, leased ones included."""
+    schedules: int
+    """Schedules that now enqueue earlier."""
+
+
+@dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore did."""
+    """Result of a restore."""
 
     commit_seq: int
     """The commit that the image became."""
     commit_id: str
     lineage_id: str
-    """The new one."""
+    """The new lineage."""
     file_id: str
-    """The old one if it could be read, else a new one."""
+    """The old file id if it could be read, otherwise a new one."""
     replaced: int | None
-    """The commit that was the newest before, if it could be read."""
+    """The newest commit before the restore, if it could be read."""
     jobs: int
     """Jobs in the image."""
     foreign: Tally
-    """Objects of another file of the name: delete them by hand once the restored file is seen to be right."""
+    """Objects of another file of this name: delete them by hand once you have checked the restored file."""

@@ -1,4 +1,4 @@
-"""Jobs: what is enqueued, and what is known of them."""
+"""Jobs as they are enqueued and as they are read."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from bucketq import _convert as convert
 from bucketq.types.policy import Backoff, Seconds
 
 State = Literal["scheduled", "ready", "leased", "done", "dead", "cancelled"]
-"""The stored states of a job, in the order of its life."""
+"""The stored states of a job, in the order it passes through them."""
 
 Ended = Literal["failed", "expired", "rejected", "done", "cancelled", "dropped"]
-"""How an attempt ended: nacked, its lease ran out, rejected; or, where a life ended, acked, cancelled, made room."""
+"""How an attempt ended: nacked, lease ran out, rejected; or how a run ended: acked, cancelled, dropped for room."""
 
 
 class Extras(TypedDict, total=False):
-    """What a job may have beside its data."""
+    """Options of a job beside its data."""
 
     delay: Seconds | None
-    """Not before this long from now."""
+    """Run it no sooner than this long from now."""
     at: datetime | None
-    """Not before this time; aware."""
+    """Run it no sooner than this time, an aware datetime."""
     priority: int
-    """Lower runs first; 0 unless told otherwise."""
+    """Lower runs first; 0 by default."""
     max_attempts: int | None
-    """Claims before the job is dead; what the policy of the queue says unless told otherwise."""
+    """Claims before the job is dead; by default as the queue's policy says."""
     backoff: Backoff | None
-    """Waiting time between attempts; what the policy of the queue says unless told otherwise."""
+    """Waiting time between attempts; by default as the queue's policy says."""
     dedup: str | None
-    """A second job with this key is answered with the first, within the window of the policy: an hour by default."""
+    """Within the policy's window, an hour by default, enqueueing this key again returns the first job."""
     dedup_window: Seconds | Literal["unfinished"] | None
-    """The key counts for this long from the first enqueue instead; None: while the first job is unfinished."""
+    """Overrides that window, from the first enqueue on; None: as long as the first job is unfinished."""
     group: str | None
-    """Jobs of one group run in the order of their enqueues, one at a time unless the policy allows more."""
+    """Jobs of a group run in the order they were enqueued, one at a time unless the policy allows more."""
     headers: Mapping[str, str] | None
-    """Small facts beside the payload, such as a trace context."""
+    """Small metadata beside the payload, such as a trace context."""
     content_type: str | None
-    """What the payload is; found out from the data unless told otherwise."""
+    """The content type of the payload; by default derived from the data."""
     id: str | None
-    """A UUID of one's own: enqueueing it again changes nothing."""
+    """Your own UUID for the job: enqueueing it again changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class New:
-    """A job to be enqueued: ``New(data, delay=5)``, or ``New("queue", data)`` where the queue is not given otherwise.
+    """A job to enqueue: ``New(data, delay=5)``, or ``New("queue", data)`` to name its queue.
 
     >>> New({"to": "ada"}, delay=5).extras
     {'delay': 5}
@@ -55,11 +55,11 @@ class New:
     """
 
     queue: str | None
-    """The queue, or None for the one that it is enqueued to."""
+    """The queue; None: the queue whose method it is passed to."""
     data: Any
-    """What to work on."""
+    """The data for the worker."""
     extras: Extras
-    """The rest."""
+    """The other options."""
 
     @overload
     def __init__(self, data: Any, /, **extras: Unpack[Extras]) -> None: ...
@@ -75,85 +75,87 @@ class New:
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """What became of one enqueued job."""
+    """Receipt of one enqueued job."""
 
     id: str
-    """The job now in the queue: the new one, or the one that was there already."""
+    """Id of the job in the queue: the new one, or the existing one."""
     deduplicated: bool
-    """A job with the same dedup key was there already; the new one was not added."""
+    """True if a job with the same dedup key existed; the new one was not added."""
     commit_seq: int
-    """The commit that enqueued the job named by ``id``."""
+    """The commit that enqueued the job ``id``; 0 if that is an existing job that has left the file."""
     dropped: tuple[str, ...] = ()
-    """Jobs that were cancelled to make room; of several enqueued together, told with the first."""
+    """Jobs cancelled to make room; if several jobs are enqueued together, listed in the first receipt."""
+    existing: bool = False
+    """True if the job was enqueued before under the same id, even if it has left since: a repeat, nothing was added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInfo:
-    """What is known of a job, without its bytes."""
+    """A job without its payload and result."""
 
     id: str
     run: int
-    """Which life: 0, and one more with each requeue."""
+    """The run: 0, and one more with each requeue."""
     queue: str
     state: State
     expired: bool
-    """Leased, and the lease had run out at the time of reading."""
+    """True if it is leased and the lease had run out when it was read."""
     priority: int
     attempt: int
-    """Claims so far in this life."""
+    """Claims so far in this run."""
     max_attempts: int
     backoff: Backoff
     group: str | None
     dedup: str | None
     headers: Mapping[str, str]
     size: int
-    """Bytes of payload."""
+    """Size of the payload in bytes."""
     commit_seq: int
     """The commit that enqueued it."""
     enqueued_at: datetime
     run_at: datetime
-    """When it may, or might, run first or again."""
+    """Earliest time of its first or next attempt."""
     claimed_at: datetime | None
     finished_at: datetime | None
     expires_at: datetime | None
-    """When the lease runs or ran out; only while leased, and only if it ever does."""
+    """When the lease ends or ended; None if it is not leased, or the lease never ends."""
     fence: int | None
-    """The commit of the newest claim."""
+    """The fencing token: the commit of the newest claim."""
     worker: str | None
-    """Who claimed it last."""
+    """The worker that claimed it last."""
     last_error: str | None
-    """What the last failure said."""
+    """The message of the last failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An attempt that did not succeed, or the end of an earlier life."""
+    """An attempt that did not succeed, or the end of an earlier run."""
 
     run: int
-    """The life it belongs to."""
+    """The run it belongs to."""
     attempt: int
-    """Its number in that life; 0 if there was no claim."""
+    """Its number in that run; 0 if there was no claim."""
     queue: str
     """The queue the job was in."""
     ended: Ended
     worker: str | None
-    """Who had claimed the job."""
+    """The worker that had claimed the job."""
     claimed_at: datetime | None
     ended_at: datetime
     error: str | None
-    """What was said about it."""
+    """The message given with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDetail(JobInfo):
-    """A job with its bytes and what came of it."""
+    """A job with its payload, result and attempts."""
 
     payload: bytes
     content_type: str
     result_payload: bytes | None
     result_content_type: str | None
     attempts: tuple[Attempt, ...]
-    """What went wrong so far, and how earlier lives ended, oldest first; the newest hundred."""
+    """Failed attempts so far and the ends of earlier runs, oldest first; the newest hundred."""
 
     @property
     def data(self) -> Any:
@@ -179,4 +181,4 @@ class Page:
 
     jobs: tuple[JobInfo, ...]
     next: int | None
-    """Pass it on as ``after`` to get the next page; None at the end."""
+    """Pass it as ``after`` to get the next page; None at the end."""

@@ -1,4 +1,4 @@
-"""What recurs and what is over: schedules, finished lives, and the archive they leave for."""
+"""Schedules, finished runs, and the archive."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from bucketq import _convert as convert
 from bucketq.types.policy import Backoff
 
 Missed = Literal["skip", "catch_up"]
-"""What becomes of times of a schedule that passed while nobody claimed: one job for the newest, or one for each."""
+"""If times of a schedule pass while no process claims: enqueue one job for the newest, or one for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleInfo:
-    """A job that is enqueued again and again: by ``cron`` in ``timezone``, or ``every`` so often from ``start`` on."""
+    """A job enqueued periodically: by ``cron`` in ``timezone``, or at the interval ``every`` from ``start`` on."""
 
     queue: str
     name: str
@@ -26,16 +26,18 @@ class ScheduleInfo:
     start: datetime | None
     missed: Missed
     next_at: datetime | None
-    """When it enqueues next."""
+    """The next time it enqueues."""
     last_at: datetime | None
-    """The newest time it enqueued for."""
+    """The last time it enqueued for."""
     fired: int
-    """Jobs it has enqueued."""
+    """Number of jobs it has enqueued."""
+    paused: str | None
+    """Why this version of bucketq cannot run it, if so: claims of this version skip it."""
     payload: bytes
     content_type: str
     priority: int
     max_attempts: int | None
-    """None here and below: as the policy of the queue says."""
+    """None here and below: as the queue's policy says."""
     backoff: Backoff | None
     dedup: str | None
     group: str | None
@@ -49,10 +51,10 @@ class ScheduleInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """A finished life of a job, (id, run), from its enqueue to its end."""
+    """A finished run of a job, (id, run), from its enqueue to its end."""
 
     finish_seq: int
-    """Its place in the order in which jobs finished."""
+    """Its position in the order in which runs finished."""
     id: str
     run: int
     queue: str
@@ -60,25 +62,25 @@ class Life:
     state: Literal["done", "dead", "cancelled"]
     priority: int
     attempts: int
-    """Claims in this life."""
+    """Claims in this run."""
     max_attempts: int
     worker: str | None
-    """Who claimed it last."""
+    """The worker that claimed it last."""
     enqueued_at: datetime
     run_at: datetime
-    """When it was first to run."""
+    """Earliest time of its first attempt."""
     first_claimed_at: datetime | None
     claimed_at: datetime | None
-    """Its last claim."""
+    """Time of its last claim."""
     finished_at: datetime
     wait: timedelta | None
-    """From when it could run to its first claim."""
+    """From when it could first run to its first claim."""
     ran: timedelta | None
     """From its last claim to its end."""
     seq: int
-    """Its place in the order of enqueues."""
+    """Its position in the order of enqueues."""
     fence: int | None
-    """The commit of its last claim."""
+    """The fencing token: the commit of its last claim."""
     enqueue_commit_seq: int
     finish_commit_seq: int
     payload_len: int
@@ -92,7 +94,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Finished lives at one commit, in the order in which they finished."""
+    """Finished runs at one commit, in the order in which they finished."""
 
     commit_seq: int
     lives: tuple[Life, ...]
@@ -107,9 +109,9 @@ class ArchiveObject:
     queue: str
     bytes: int
     hash: str
-    """XXH3-128 of it, in hexadecimal digits."""
+    """Its XXH3-128 hash in hexadecimal digits."""
     jobs: int
-    """Lives in it."""
+    """Number of runs in it."""
     commit_seq: int
     """The commit its rows were read at."""
     first_seq: int
@@ -117,7 +119,7 @@ class ArchiveObject:
     last_seq: int
     """... and the largest."""
     first_at: datetime
-    """When the first of them finished ..."""
+    """When the first of its runs finished ..."""
     last_at: datetime
     """... and the last."""
     listed_seq: int
@@ -127,7 +129,7 @@ class ArchiveObject:
 
 @dataclass(frozen=True, slots=True)
 class Archives:
-    """The archive at one commit: what finished up to it is in these objects or among the lives of that commit."""
+    """The archive at one commit. Runs finished up to it are in these objects or among the runs of that commit."""
 
     commit_seq: int
     objects: tuple[ArchiveObject, ...]

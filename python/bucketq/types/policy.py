@@ -1,4 +1,4 @@
-"""Policies: what applies to all jobs of a queue, kept in the queue file."""
+"""Policies: rules for all jobs of a queue, stored in the queue file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FromPolicy(Enum):
 
 
 POLICY: Final = FromPolicy.POLICY
-"""As the policy of the queue says."""
+"""Use the value of the queue's policy."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -50,7 +50,7 @@ class Backoff:
 
     @classmethod
     def fixed(cls, delay: Seconds) -> Backoff:
-        """The same after each failure."""
+        """The same delay after each failure."""
         return cls(delay, delay, 0.0, "fixed")
 
     @classmethod
@@ -60,7 +60,7 @@ class Backoff:
 
     @classmethod
     def list(cls, delays: Iterable[Seconds]) -> Backoff:
-        """These, one after the other; the last one again and again."""
+        """These delays, one after the other; then the last one again and again."""
         return cls(0.0, 0.0, 0.0, "list", tuple(delays))
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ MILLISECONDS = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000, "ms":
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many claims in so much time: a bucket of ``burst`` that refills evenly, of ``count`` unless told otherwise.
+    """``count`` claims per ``per``: a token bucket of size ``burst``, by default ``count``, that refills evenly.
 
     >>> str(Rate(100, per=60, burst=5))
     '100/min burst 5'
@@ -102,55 +102,55 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """An enqueue into a full queue waits this long for room; then it is QueueFull."""
+    """An enqueue into a full queue waits this long for room, then raises QueueFull."""
 
     timeout: Seconds = 30.0
 
 
 Overflow = Literal["raise", "block", "drop_oldest"] | Block
-"""What an enqueue into a full queue does: QueueFull, wait (``block`` is ``Block()``), or cancel the oldest jobs."""
+"""An enqueue into a full queue raises QueueFull, waits (``block`` is ``Block()``), or cancels the oldest jobs."""
 
 
 class Changes(TypedDict, total=False):
-    """What of a policy is to change; what is not named stays. None lifts a limit."""
+    """The fields of a policy to change; the others stay. None lifts a limit."""
 
     max_attempts: int
     """Claims a job gets before it is dead."""
     backoff: Backoff
     """Waiting time between the attempts of a job."""
     lease: Seconds | None
-    """How long a claim holds its jobs; None: without end, so no job is handed out twice (at most once)."""
+    """How long a claim's lease lasts; None: forever, so no job is handed out twice (at most once)."""
     dead_letter: str | None
     """The queue that dead jobs move to; None leaves them in this one."""
     dedup_content: bool
-    """A job without a dedup key gets one from its content."""
+    """If True, a job without a dedup key gets one from its content."""
     dedup_window: Seconds | Literal["unfinished"] | None
-    """How long a dedup key counts; None or ``unfinished``: while the first job is unfinished."""
+    """How long a dedup key counts; None or ``unfinished``: as long as the first job is unfinished."""
     max_pending: int | None
-    """Most scheduled and ready jobs that an enqueue may leave behind."""
+    """The most scheduled and ready jobs together that an enqueue may lead to."""
     overflow: Overflow
-    """What an enqueue does that would leave more."""
+    """How an enqueue that would lead to more is handled."""
     group_concurrency: int
-    """Jobs of one group that may be leased together."""
+    """Jobs of one group that may be leased at the same time."""
     concurrency: int | None
-    """Jobs of the queue that may be leased together, by all processes."""
+    """Jobs of the queue that may be leased at the same time, by all processes."""
     rate: Rate | str | None
     """How fast jobs may be claimed, by all processes: ``"100/min"``, ``"10/30s burst 1"``."""
     keep: int
-    """So many finished jobs are kept: of those that are done or cancelled, and again of the dead ones."""
+    """Retain up to this number of done and cancelled jobs together, and up to this number of dead ones."""
     keep_for: Seconds | None
-    """None is kept for longer than this after its end."""
+    """Retain a finished job for at most this long after its end."""
     archive: bool
-    """What is not kept is written to the archive first."""
+    """If True, jobs are written to the archive before they leave the queue."""
     archive_for: Seconds | None
-    """An archive object is given up when its newest life ended longer ago than this."""
+    """An archive object expires when its newest run ended longer ago than this."""
     archive_payloads: bool
-    """Payloads are archived too."""
+    """If True, payloads are archived too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What applies to the jobs of a queue; see ``Changes`` for what each says."""
+    """The rules for the jobs of a queue; ``Changes`` describes each field."""
 
     max_attempts: int
     backoff: Backoff

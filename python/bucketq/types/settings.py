@@ -1,4 +1,4 @@
-"""How a queue file is opened."""
+"""Settings of ``open``."""
 
 from __future__ import annotations
 
@@ -9,54 +9,56 @@ from bucketq.types.policy import Seconds
 
 
 class Settings(TypedDict, total=False):
-    """How a queue file is opened. What is left out has the engine's default."""
+    """Settings for opening a queue file. Omitted ones have the engine's default."""
 
     create: bool
-    """Make the queue file when there is none."""
+    """Create the queue file if it does not exist."""
     read_only: bool
-    """Only look: nothing is ever written, and every change is refused."""
+    """Never write; refuse every change."""
     max_payload: int
     """Largest payload and result accepted, in bytes."""
     max_file: int
     """Size limit of the database, in bytes."""
     max_skew: Seconds
-    """Largest difference between two writers' clocks; taken when the queue file is created."""
+    """Largest allowed difference between two writers' clocks; fixed when the queue file is created."""
     deadline: Seconds
-    """A call gets an answer within this time, if need be OutcomeUnknown."""
+    """A call returns or raises within this time, if need be OutcomeUnknown."""
     commit_interval: Seconds
-    """At least this long between two commits: saves requests."""
+    """Wait at least this long between two commits, to save requests."""
     gather_percent: int
-    """The writer waits for more ops at most this share of the average PUT, and on a fast store a little longer ..."""
+    """The writer waits for more ops for at most this share of an average PUT, a little longer on a fast store ..."""
     gather_max: Seconds
     """... and at most this long."""
     mailbox: int
-    """Ops that may wait in this process."""
+    """The most ops that may wait in this process."""
+    mailbox_bytes: int
+    """The most bytes of payload that may wait in this process; a call may exceed it when nothing else waits."""
     tail: int
-    """The tail that HEAD aims for, in bytes."""
+    """The size of the tail that HEAD aims for, in bytes."""
     max_head: int
     """HEAD stays under this size, in bytes."""
     base_after: int
     """A log shorter than this gets no base, in bytes."""
     base_codec: Literal["zstd", "none"]
-    """How bases are stored: compressed, or as SQLite files."""
+    """Store bases compressed, or as plain SQLite files."""
     grace: Seconds
-    """What a queue file no longer needs stays for this long, for those who are still reading it."""
+    """Objects no longer needed stay for this long, for processes that still read them."""
     archive_every: Seconds
-    """Finished jobs that may leave for the archive wait about this long for others, while anything is committed."""
+    """Finished jobs due for the archive wait about this long for more of them, while there are commits."""
     poll_min: Seconds
-    """A waiting claim asks the store this often at first ..."""
+    """A waiting claim polls the store this often at first ..."""
     poll_max: Seconds
     """... and this often after a while."""
     mode: Literal["durable", "local"]
-    """When a change counts: once it is in the store, or once it is in a directory of this machine."""
+    """A call returns once its change is in the store, or once it is in a directory of this machine."""
     fsync: Literal["each_commit", "never"] | Seconds
-    """Local mode: the disk has it before a call returns, at least this often, or when the system likes."""
+    """Local mode: flush to disk before a call returns, at least this often, or whenever the system does."""
     cache: str | PathLike[str]
     """A directory of this machine: for the state of Local mode, or to reopen faster and read with ``sqlite3``."""
     cache_bytes: int
-    """Bytes of bases and segments kept there; the longest unused go first."""
+    """The most bytes of bases and segments there; the least recently used are deleted first."""
     copy_interval: Seconds
-    """The copy there is at most this old, while the queue file moves."""
+    """The copy there is at most this old, while there are commits."""
     endpoint: str
     """The S3 server, when it is not AWS."""
     region: str
@@ -64,11 +66,11 @@ class Settings(TypedDict, total=False):
     path_style: bool
     """``http://host/bucket/key`` instead of ``http://bucket.host/key``."""
     access_key: str
-    """The public half of the credentials; the usual chain of AWS when not set."""
+    """The public half of the credentials; if not set, the usual AWS chain applies."""
     secret_key: str
     """The secret half."""
     session_token: str
-    """For temporary credentials."""
+    """The session token of temporary credentials."""
     checksum: Literal["crc32", "sha256", "none"]
     """The checksum sent with each body."""
     connect_timeout: Seconds

@@ -1,4 +1,4 @@
-"""A worker in a process of its own: claims and acks until so many jobs of a queue are done, and says which it had."""
+"""A worker in its own process: claims and acks until a number of jobs of a queue are done, and prints which it had."""
 
 from __future__ import annotations
 

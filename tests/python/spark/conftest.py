@@ -14,16 +14,17 @@ import pytest
 from kit import NUMBERS, Place
 from program import JAVA
 
+from patience import PATIENCE
 from servers import BUCKET, Server, require
 
 
 def java() -> str:
-    """Java 17 or newer, or a skip that says what is missing."""
+    """Return Java 17 or newer, or skip with the reason that it is missing."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=f"{home}/bin" if home else None)
     reason = "Java 17 is not installed (Debian: apt install openjdk-17-jre-headless)"
     program = require(program, reason)
-    told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60).stderr
+    told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=PATIENCE).stderr
     version = re.search(r'version "(\d+)', told)
     return require(program if version and int(version[1]) >= 17 else None, reason)
 

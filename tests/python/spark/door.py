@@ -1,4 +1,4 @@
-"""A door to an S3 server: it remembers what is asked for, and can hold one request while a program is killed."""
+"""A proxy to an S3 server: it records requests, and can hold one request while a program is killed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-LIMIT = 90
+from patience import PATIENCE
+
+LIMIT = PATIENCE
 Asks = Callable[[str, str], bool]
 
 
 def asks(method: str, part: str, nth: int = 1) -> Asks:
-    """Waits for the nth request like this."""
+    """Return a condition that the nth request like this meets."""
     seen = 0
 
     def wanted(asked: str, path: str) -> bool:
@@ -29,13 +31,13 @@ def asks(method: str, part: str, nth: int = 1) -> Asks:
 
 @dataclass
 class Trap:
-    """Closes on the first request that is ``wanted``, before the server has it or after it has answered."""
+    """Closes on the first request that is ``wanted``, before the server has it or after it has replied."""
 
     wanted: Asks
     answered: bool
     full: bool = False
     port: int = 0
-    """Where the program that asked has its end of the connection."""
+    """The port of the requesting program's end of the connection."""
     caught: threading.Event = field(default_factory=threading.Event)
     opened: threading.Event = field(default_factory=threading.Event)
 
@@ -58,10 +60,10 @@ class Door(ThreadingHTTPServer):
         self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Connections of programs that are killed break: that is what this is for."""
+        """Ignore the error: connections of killed programs break on purpose."""
 
     def catches(self, method: str, path: str) -> Trap | None:
-        """The trap, if this request is the one it waits for."""
+        """Return the trap, if this request is the one it waits for."""
         with self.lock:
             self.asked.append((method, path))
             trap = self.trap
@@ -116,7 +118,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def door(endpoint: str) -> Iterator[Door]:
-    """In threads of its own, until the block is left."""
+    """Run a proxy in its own threads, until the block is left."""
     made = Door(endpoint)
     threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     try:

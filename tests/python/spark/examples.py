@@ -1,4 +1,4 @@
-"""A program that runs the examples of a page and a notebook in its directory, and tells what they printed."""
+"""A program that runs the examples of a page and a notebook in its directory, and prints their output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(code: str, name: str, names: dict[str, Any]) -> str:
 
 def main() -> None:
     asked = json.loads(sys.argv[1])
-    # The examples find this session, which is made for little data.
+    # The examples find this session, which is configured for little data.
     made = session(
         **{
             "spark.master": "local[2]",

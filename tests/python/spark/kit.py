@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import bucketq
+from patience import PATIENCE
 from servers import BUCKET, Server
 
 NUMBERS = itertools.count()
@@ -14,7 +15,7 @@ RARELY = 3600.0
 
 
 class Place:
-    """A queue file that other processes reach too."""
+    """A queue file that other processes can open too."""
 
     def __init__(self, url: str, settings: dict[str, Any], spark: Any, server: Server | None = None) -> None:
         self.url = url
@@ -35,7 +36,7 @@ class Place:
         return [row.asDict() for row in self.frame(**options).collect()]
 
     def objects(self) -> list[str]:
-        """The keys of what lies in the store."""
+        """Return the keys of the objects in the store."""
         if self.server is not None:
             prefix = self.url.removeprefix(f"s3://{BUCKET}/")
             pages = (
@@ -52,7 +53,7 @@ class Place:
 
 
 def work(file: bucketq.QueueFile, queue: str, jobs: int, *, dead: int = 0, at: int = 0) -> None:
-    """Enqueue so many jobs and finish them; the first ``dead`` of them are rejected."""
+    """Enqueue this number of jobs and finish them; the first ``dead`` of them are rejected."""
     q = file.queue(queue)
     q.enqueue_many([bucketq.New({"n": at + n}, group=f"g{n % 3}" if n % 2 else None) for n in range(jobs)])
     left, rejected = jobs, 0
@@ -68,22 +69,22 @@ def work(file: bucketq.QueueFile, queue: str, jobs: int, *, dead: int = 0, at: i
 
 
 def archive(file: bucketq.QueueFile, queue: str, *, keep: int = 0, **changes: Any) -> None:
-    """Have finished jobs archived."""
+    """Configure the queue to archive finished jobs."""
     file.queue(queue).configure(archive=True, keep=keep, **changes)
 
 
 def stream(place: Any, **options: Any) -> Any:
-    """The log of finished jobs."""
+    """Return the log of finished jobs."""
     return place.spark.readStream.format("bucketq").options(**place.options(**options)).load()
 
 
 def drain(frame: Any, out: Path, each: Any) -> Any:
-    """Everything there is, batch by batch, to ``each``."""
+    """Pass everything in the stream, batch by batch, to ``each``."""
     query = (
         frame.writeStream.foreachBatch(each)
         .option("checkpointLocation", str(out / "checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(90)
+    assert query.awaitTermination(PATIENCE)
     return query

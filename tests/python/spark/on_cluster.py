@@ -1,4 +1,4 @@
-"""A program on a cluster of executors that are processes: they work on a queue, and one of them is killed."""
+"""A program on a cluster whose executors are processes: they work on a queue, and one of them is killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main() -> None:
         import signal
         from pathlib import Path
 
-        # Executor, daemon of Python workers, this one.
+        # The ancestors of this process: the daemon of Python workers, and the executor.
         executor = int(Path(f"/proc/{os.getppid()}/stat").read_text().rsplit(")", 1)[1].split()[1])
         n, attempt = job.data["n"], job.attempt  # type: ignore[attr-defined]
         if (n, attempt) == (13, 1):

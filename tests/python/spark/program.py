@@ -1,8 +1,7 @@
-"""Programs of their own on Spark, for tests that kill them or need another kind of cluster."""
+"""Separate programs on Spark, for tests that kill them or need another kind of cluster."""
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
 import signal
@@ -14,17 +13,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE
 from servers import free_port
 
-LIMIT = 120
-"""Seconds for one program, which takes ten where nothing else runs."""
+LIMIT = 2 * PATIENCE
+"""Seconds for one program, which takes ten on an idle machine; such tests have a longer limit too."""
 HERE = Path(__file__).parent
-# Less compiling: such programs live for seconds.
+# Compile less: such programs live for seconds.
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class Program:
-    """One of the scripts beside this file, in a session of its own, so that all of its processes can be found."""
+    """One of the scripts beside this file, in its own session, so that all of its processes can be found."""
 
     def __init__(self, script: str, scratch: Path, asked: dict[str, Any]) -> None:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("BUCKETQ_")}
@@ -41,7 +41,7 @@ class Program:
             )
 
     def pids(self) -> list[int]:
-        """The program, its JVMs and their Pythons: daemons of Spark have groups of their own, but not sessions."""
+        """Return the program, its JVMs and their Pythons: Spark's daemons have their own groups, but not sessions."""
         found: list[int] = []
         for path in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError, ValueError):
@@ -51,7 +51,7 @@ class Program:
         return found
 
     def until(self, event: threading.Event) -> None:
-        """Wait for what the program brings about."""
+        """Wait for an event that the program causes."""
         for _ in range(LIMIT * 10):
             if event.wait(0.1):
                 return
@@ -59,7 +59,7 @@ class Program:
         raise AssertionError(f"it never came about\n{self.said.read_text()[-6000:]}")
 
     def kill(self) -> None:
-        """As if the machine had gone: no process of it says goodbye."""
+        """Kill all its processes at once, as if the machine had died."""
         while pids := self.pids():
             for pid in pids:
                 with suppress(ProcessLookupError):
@@ -69,23 +69,16 @@ class Program:
         self.process.wait(LIMIT)
 
     def answer(self, limit: int = LIMIT) -> Any:
-        """What it says in the end."""
-        more_time(limit)
+        """Return the last thing it prints."""
         out, _ = self.process.communicate(timeout=limit)
         assert self.process.returncode == 0, self.said.read_text()[-6000:]
         return json.loads(out.splitlines()[-1])
 
 
-def more_time(limit: int = LIMIT) -> None:
-    """The limit of a test is that of one program: some tests start several."""
-    faulthandler.dump_traceback_later(limit + 30, exit=True, file=sys.__stderr__ or sys.stderr)
-
-
 @contextmanager
 def program(script: str, scratch: Path, **asked: Any) -> Iterator[Program]:
-    """Ended with the block, whatever happens."""
+    """Run a program, and end it with the block in any case."""
     scratch.mkdir(exist_ok=True)
-    more_time()
     started = Program(script, scratch, asked)
     try:
         yield started
@@ -97,9 +90,9 @@ def program(script: str, scratch: Path, **asked: Any) -> Iterator[Program]:
 
 @contextmanager
 def standalone(scratch: Path) -> Iterator[str]:
-    """A cluster of a master and two workers with one core each, and hosts of their own; answers the master's URL.
+    """Run a cluster of a master and two workers with one core each, on different hosts. Yields the master's URL.
 
-    Spark runs no task twice on one host, and those of ``local-cluster`` are all the same.
+    Spark runs no task twice on one host, and all executors of ``local-cluster`` have the same host.
     """
     import pyspark
 

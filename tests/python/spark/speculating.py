@@ -26,7 +26,7 @@ def main() -> None:
         assert context is not None
         if context.partitionId() == 3:
             (Path(started) / f"3-{context.attemptNumber()}").touch()
-            # The first attempt goes on when there is a second one, so both have rows.
+            # The first attempt continues when there is a second one, so both have rows.
             while len(list(Path(started).iterdir())) < 2:
                 sleep(0.05)
         yield from frames

@@ -1,13 +1,17 @@
-"""Executors that are processes of their own: one is killed, and tasks are run twice to be quicker."""
+"""Executors in separate processes: one is killed, and speculative execution runs tasks twice."""
 
 from __future__ import annotations
 
 import json
 
+import pytest
 from kit import archive
 from program import program, standalone
 
 import bucketq
+
+# These tests run separate programs, each of which starts a Spark.
+pytestmark = pytest.mark.limit(900)
 
 JOBS = 120
 

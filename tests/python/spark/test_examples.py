@@ -1,12 +1,16 @@
-"""The examples of docs/spark.md, and the notebook beside it, run as they stand."""
+"""The examples of docs/spark.md, and the notebook beside it, run unchanged."""
 
 from __future__ import annotations
 
 import re
 
+import pytest
 from program import program
 
 from servers import ROOT
+
+# These tests run separate programs, each of which starts a Spark.
+pytestmark = pytest.mark.limit(900)
 
 SHOP = """\
 90 mails wait

@@ -14,6 +14,9 @@ from program import program
 
 from servers import BUCKET, Server
 
+# These tests run separate programs, each of which starts a Spark.
+pytestmark = pytest.mark.limit(900)
+
 INTO = {
     "a task puts rows aside": (asks("PUT", ".stage-", 2), False),
     "the first chunk is enqueued, and nobody has heard": (asks("PUT", ".head"), True),
@@ -23,7 +26,7 @@ OUT = {
     "half of a batch is in Parquet": (asks("GET", ".arch-", 2), False),
     "rows are put aside for a batch that is not written down": (asks("PUT", ".stage-"), True),
 }
-"""Where the driver dies: before the request reaches the store, or after it has."""
+"""Where the driver dies: before the request reaches the store, or after the store has replied."""
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def place(through: Door, server: Server, spark: Any) -> Place:
 
 
 def run(through: Door, points: list[tuple[Asks, bool]], scratch: Path, **asked: Any) -> None:
-    """Kill the program at each of these points, and let it come to its end then."""
+    """Kill the program at each of these points, and then let it run to its end."""
     for wanted, answered in points:
         trap = through.trap = Trap(wanted, answered)
         with program("two_streams.py", scratch, **asked) as driver:
@@ -52,7 +55,7 @@ def run(through: Door, points: list[tuple[Asks, bool]], scratch: Path, **asked: 
 
 
 def rows(found: list[Any]) -> list[tuple[Any, ...]]:
-    """Without the commit, which is that of the reading."""
+    """Return the rows without the commit, which is that of the reading."""
     ordered = sorted(found, key=lambda row: row["finish_seq"])
     return [tuple(v for k, v in sorted(row.asDict().items()) if k != "commit_seq") for row in ordered]
 
@@ -94,5 +97,5 @@ def test_a_stream_out_of_a_queue_whose_driver_is_killed_has_every_row_once(place
     found = place.spark.read.parquet(asked["to"]).collect()
     assert len(found) == 45
     assert rows(found) == rows(place.frame().collect())
-    # What the last batch and the one that was not written down have put aside is collected after days.
+    # The objects staged by the last batch and by the one that was not recorded are collected after days.
     assert len(place.staged()) <= 2

@@ -1,4 +1,4 @@
-"""What a stream takes at a time, where it ends, and what it has missed."""
+"""The size of a stream's batches, where the stream ends, and which rows it has missed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sizes(batches: list[list[Any]]) -> list[int]:
 
 
 def archived(place: Any, objects: int, jobs: int) -> None:
-    """So many archive objects of so many lives each."""
+    """Make this number of archive objects with this number of runs each."""
     with place.open() as file:
         archive(file, "mail")
         for part in range(objects):
@@ -32,7 +32,7 @@ def listed(place: Any) -> list[Any]:
 
 
 def by_hand(place: Any, **options: int) -> list[int]:
-    """The sizes of the batches that a reader would give to Spark."""
+    """Return the sizes of the batches that a reader would pass to Spark."""
     source = Source(CaseInsensitiveDict(place.options(**options)))
     reader = source.streamReader(source.schema())
     reader.prepareForTriggerAvailableNow()
@@ -54,12 +54,12 @@ def test_bytes_and_rows_limit_a_batch_whichever_is_reached_first(place, tmp_path
     assert by_hand(place, maxBytes=2 * largest + 1) == [20, 20, 20]
     assert by_hand(place, maxBytes=largest + 1, maxRows=45) == [10] * 6
     assert by_hand(place, maxBytes=100 * largest, maxRows=25) == [20, 20, 20], "objects stay whole"
-    # Less than one object fits: a part of it by its share, and never nothing.
+    # Less than one object fits: the batch is a proportional part of the object, and never empty.
     parts = by_hand(place, maxBytes=largest // 2)
     assert sum(parts) == 60
     assert max(parts) <= 6
     assert by_hand(place, maxBytes=1) == [1] * 60
-    # Rows that are not archived count for what such rows usually take.
+    # Rows that are not archived count with the usual size of such rows.
     with place.open() as file:
         work(file, "mail", 10, at=100)
     assert by_hand(place, maxBytes=1024, maxRows=60)[-3:] == [4, 4, 2]
@@ -78,7 +78,7 @@ def test_available_now_reads_what_was_there_when_it_began_and_stops_though_more_
 
         def each(rows: Any, n: int) -> None:
             batches.append(rows.collect())
-            # More is finished with every batch than a batch takes.
+            # More jobs finish during every batch than a batch takes.
             work(file, "mail", 12, at=100 * len(batches))
 
         drain(stream(place, maxRows=10), tmp_path, each)
@@ -105,7 +105,9 @@ def test_a_batch_whose_archive_objects_were_given_up_is_said_to_be_collected(pla
         work(file, "mail", 5, at=200)
         file.archive()
     assert len(listed(place)) < 5
-    with pytest.raises(Exception, match=r"3 archive objects of the batch .* were given up") as told:
+    with pytest.raises(
+        Exception, match=r"3 archive objects of the batch .* expired before it was read"
+    ) as told:
         drain(stream(place), tmp_path, lambda rows, n: batches.append(rows.collect()))
     assert "fell behind" in str(told.value)
     assert batches == []
@@ -128,7 +130,7 @@ def test_a_stream_is_told_of_archive_objects_that_went_unread_unless_it_does_not
             file.archive()
         assert len(listed(place)) < 3
         work(file, "mail", 5, at=900)
-    with pytest.raises(Exception, match="archive objects of the queue mail may have been given up unread"):
+    with pytest.raises(Exception, match="archive objects of the queue mail may have expired unread"):
         read()
     kept = tmp_path / "kept"
     shutil.copytree(tmp_path / "checkpoint", kept / "checkpoint")
@@ -159,7 +161,7 @@ def test_quiet_times_are_no_falling_behind(place, tmp_path):
         file.queue("mail").enqueue({"n": 1}, delay=3600)
         assert sum(read()) == 0
         assert read() == [], "told once"
-        # Commits came and nothing ended: the reader had been up to date.
+        # There were commits but no job ended: the reader was up to date.
         one_ends()
         assert read() == [1]
 

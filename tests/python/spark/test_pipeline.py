@@ -19,7 +19,7 @@ BEGIN = 1_700_000_000_000 // HOUR * HOUR
 
 
 def over_days(place: Any, tmp_path: Path, seed: int) -> None:
-    """Spread what the queue file holds over three days: as if it had happened then."""
+    """Spread the runs in the queue file over three days, as if they had happened then."""
     image = tmp_path / "image.sqlite"
     with place.open() as file:
         file.export(image, replace=True)
@@ -41,7 +41,7 @@ def over_days(place: Any, tmp_path: Path, seed: int) -> None:
 
 
 def expected(place: Any) -> pd.DataFrame:
-    """Arrivals, ends and percentiles by queue and hour, by pandas alone."""
+    """Return arrivals, ends and percentiles by queue and hour, computed by pandas alone."""
     rows = pd.DataFrame([row for row in place.rows() if row["queue"] != "bucketq-writes"])
     rows = rows.sort_values("finish_seq").groupby(["id", "queue"]).tail(1)
     rows["came"], rows["hour"] = rows["enqueued_at"].dt.floor("h"), rows["finished_at"].dt.floor("h")
@@ -89,7 +89,7 @@ def test_hours_are_what_pandas_makes_of_the_same_rows_also_after_late_and_reopen
         first = pipeline(spark, place.url, out, settings=place.settings, say=said.append)
         assert (first.new, first.lives, first.jobs) == (120, 120, 120)
         same(out, place)
-        # Dead jobs live again and end well now: the hours they died in are corrected.
+        # Dead jobs are requeued and now succeed: the hours in which they died are corrected.
         for job in file.list(states=["dead"]).jobs:
             file.queue(job.queue).requeue(job.id)
             with file.queue(job.queue).claim_one() as taken:

@@ -1,4 +1,4 @@
-"""Executors as the worker pool."""
+"""Executors as workers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from kit import archive
 
 import bucketq
 from bucketq.spark import process
+from patience import PATIENCE
 
 
 def test_executors_work_until_the_queue_is_drained(place, spark):
-    # Functions of a module that executors cannot import travel with the task only from inside of another one.
+    # Functions of a module that executors cannot import are sent with the task only if they are nested.
     def square(job: Any) -> Any:
         if job.data["n"] == 13 and job.attempt == 1:
             raise ValueError("unlucky")
@@ -74,7 +75,7 @@ def test_a_lease_is_extended_while_its_job_is_worked_on_and_time_can_be_limited(
 
 
 def killed_with_a_job(place: Any) -> None:
-    """A worker claims one, and is gone."""
+    """Claim a job and die, as a worker that is killed."""
     script = (
         "import json, os, sys, bucketq; url, settings = json.loads(sys.argv[1])\n"
         "with bucketq.open(url, **settings) as file:\n"
@@ -82,7 +83,7 @@ def killed_with_a_job(place: Any) -> None:
         "    os._exit(0 if held else 1)"
     )
     asked = json.dumps([place.url, place.settings])
-    subprocess.run([sys.executable, "-c", script, asked], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script, asked], check=True, timeout=PATIENCE)
 
 
 def test_what_a_killed_worker_had_is_not_waited_for_while_the_queue_is_closed(place, spark):

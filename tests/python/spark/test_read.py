@@ -139,6 +139,25 @@ def test_jobs_are_the_live_state(place):
         assert {row["id"] for row in chosen} == {i for i in ids if rows[i]["state"] == "ready"}
 
 
+def test_jobs_are_read_in_parts_and_filters_apply_to_columns_that_are_not_asked_for(place):
+    with place.open() as file:
+        q = file.queue("mail")
+        old = {q.enqueue({"n": n}).id for n in range(5)}
+        taken = q.claim_one(worker="me")
+        rows = place.rows(view="jobs", batchRows=2)
+        assert {row["id"] for row in rows} == old
+        assert len(rows) == 5
+        told = {row["id"]: row for row in rows}
+        assert told[taken.id]["expired"] is False
+        assert told[taken.id]["claim_commit_seq"] == taken.fence
+        assert (told[taken.id]["headers"], told[taken.id]["payload_type"]) == ({}, "application/json")
+        taken.ack()
+        for options in ({"states": "none"}, {"queues": "none"}):
+            assert place.rows(view="jobs", **options) == []
+        since = "2020-01-01T00:00:00+00:00"
+        assert [row["id"] for row in place.rows(view="jobs", columns="id", since=since)] == [taken.id]
+
+
 def test_queues_and_commits(place):
     with place.open() as file:
         work(file, "mail", 3, dead=1)
@@ -178,11 +197,11 @@ def test_a_dataframe_shows_one_commit_while_writers_are_at_work_between_its_part
         expected = {life(row): row["finish_seq"] for row in place.rows()}
         seq = file.stats().commit_seq
         frame = place.frame(partitionRows=1)
-        # What counts is when the DataFrame was made, not when it is read.
+        # A DataFrame shows the file at the time it was made, not at the time it is read.
         work(file, "mail", 1, at=999)
         found: list[Any] = []
         for row in frame.toLocalIterator():
-            # Spark reads a partition when its rows are asked for: the file is another one for each of them.
+            # Spark reads a partition when its rows are requested: the file has changed before each of them.
             if len(found) % 5 == 0:
                 work(file, "mail", 1, at=1000 + len(found))
                 for job in file.list(queue="mail", states=["dead"], limit=1).jobs:

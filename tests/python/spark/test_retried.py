@@ -1,4 +1,4 @@
-"""Tasks that die and are run again, sinks that fail, writes that fail for good."""
+"""Tasks that die and are run again, sinks that fail, writes that fail permanently."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bucketq import QueueFile
 
 
 def owner(port: int) -> int:
-    """The process that has this end of a connection."""
+    """Return the process that has this end of a connection."""
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, here, _, state, *_ = fields = line.split()
         if int(here.rsplit(":", 1)[1], 16) == port and state == "01":
@@ -38,7 +38,7 @@ def numbers(file: QueueFile) -> list[int]:
 
 @contextmanager
 def killed_by(trap: Trap) -> Iterator[None]:
-    """Whoever asks what the trap waits for is killed, and the block has to bring that about."""
+    """Kill the process that sends the trapped request, which the block has to cause."""
     killed: list[int] = []
 
     def kill() -> None:
@@ -92,11 +92,11 @@ def test_after_a_sink_failed_its_batch_comes_again_row_for_row_in_another_query(
         file.archive()
         with pytest.raises(Exception, match="the sink failed"):
             drain(stream(place, maxRows=25), tmp_path, fails)
-        # What was live leaves for the archive, and more comes.
+        # Live rows leave for the archive, and more follow.
         work(file, "mail", 20, at=50)
         file.archive()
         drain(stream(place, maxRows=25), tmp_path, lambda rows, n: again.append(rows.collect()))
-    # The commit in each row is the one the batch was planned at, which is part of its offsets.
+    # The commit in each row is the one at which the batch was planned, which is part of its offsets.
     assert len(first) == 25
     assert sorted(map(tuple, again[0])) == sorted(map(tuple, first))
     assert len({row["id"] for batch in again for row in batch}) == 50

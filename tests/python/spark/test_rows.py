@@ -1,4 +1,4 @@
-"""Which rows are jobs, and what is said of those that are not."""
+"""Which rows are jobs, and the reasons given for those that are not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AT = pa.timestamp("us", tz="UTC")
 
 
 def told(**columns: Any) -> list[str | None]:
-    """What is wrong with each row."""
+    """Return the error of each row."""
     arrays = {name: c if isinstance(c, pa.Array) else pa.array(c) for name, c in columns.items()}
     n = len(next(iter(arrays.values())))
     batch = pa.RecordBatch.from_pydict({"payload": pa.array(["p"] * n)} | arrays)

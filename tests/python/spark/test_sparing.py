@@ -1,4 +1,4 @@
-"""What a read asks the store for: options choose archive objects before they are fetched."""
+"""The requests of a read: options choose archive objects before they are fetched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_options_choose_objects_before_they_are_fetched_and_a_frame_can_be_used_
     with door(place.server.endpoint) as through:
 
         def fetched(**options: object) -> tuple[int, int]:
-            """Rows, and archive objects that were fetched for them."""
+            """Return the rows, and the number of archive objects fetched for them."""
             before = through.count("GET", ".arch-")
             rows = place.rows(endpoint=through.endpoint, **options)
             return len(rows), through.count("GET", ".arch-") - before
@@ -34,9 +34,9 @@ def test_options_choose_objects_before_they_are_fetched_and_a_frame_can_be_used_
         assert fetched(since="2100-01-01T00:00:00+00:00") == (0, 0)
         assert fetched(before="2000-01-01T00:00:00+00:00", queues="reports") == (0, 0)
         assert fetched(queues="none") == (0, 0)
-        # States are inside of objects.
+        # States are known only inside of objects.
         assert fetched(queues="mail", states="dead") == (4, 4)
-        # One DataFrame in many queries, one after the other and in one: each with its own filter.
+        # One DataFrame in several queries, and twice in one query: each use has its own filter.
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
         try:
             frame = place.frame(endpoint=through.endpoint)

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from kit import archive, drain, stream, work
 
+from patience import PATIENCE
+
 
 def lives(rows: Any) -> list[tuple[Any, ...]]:
-    """Rows without the commit, which is that of the reading."""
+    """Return the rows without the commit, which is that of the reading."""
     return sorted(tuple(v for k, v in row.asDict().items() if k != "commit_seq") for row in rows)
 
 
@@ -55,7 +57,7 @@ def test_the_same_offsets_give_the_same_rows_after_a_failed_sink_whatever_became
             drain(stream(place), tmp_path, fails)
         first = lives(seen)
         assert len(first) == 35
-        # Dead jobs live again, others are purged or archived, new ones finish: the batch stays what it was.
+        # Dead jobs are requeued, others are purged or archived, new ones finish: the batch does not change.
         for job in file.list(states=["dead"]).jobs:
             file.queue(job.queue).requeue(job.id)
         file.queue("plain").purge(["done"])
@@ -78,13 +80,13 @@ def test_what_was_put_aside_and_collected_is_put_aside_anew_from_the_archive(pla
         with pytest.raises(Exception, match="the sink failed"):
             drain(stream(place, columns="id,state"), tmp_path, fails)
         archive(file, "mail", keep=0)
-        # One object has lives of this batch and of the next.
+        # One object has runs of this batch and of the next.
         work(file, "mail", 4, at=50)
         file.archive()
     (aside,) = place.staged()
     (tmp_path / aside).unlink()
     batches: list[list[Any]] = []
-    # What this one puts aside, another one reads with other columns.
+    # This stream stages rows that another one reads with other columns.
     with pytest.raises(Exception, match="the sink failed"):
         drain(stream(place, columns="id,state"), tmp_path, fails)
     drain(stream(place, columns="id,attempts"), tmp_path, lambda rows, n: batches.append(rows.collect()))
@@ -119,13 +121,13 @@ def test_a_stream_into_a_queue_enqueues_each_batch_once(place, spark, tmp_path):
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(90)
+        query.awaitTermination(PATIENCE)
 
     with place.open() as file:
         run()
         jobs = file.list(queue="mail", limit=1000).jobs
         assert sorted(json.loads(file.get(job.id).payload)["n"] for job in jobs) == list(range(40))
-        # The driver died after the jobs were enqueued and before Spark wrote down that the batch was done.
+        # The driver died after the jobs were enqueued and before Spark recorded that the batch was done.
         for path in (checkpoint / "commits").iterdir():
             path.unlink()
         run()

@@ -1,4 +1,4 @@
-"""Every table of the pipeline beside an independent computation in Python and pandas on the same history."""
+"""Every table of the pipeline, compared with an independent computation in Python and pandas on the same history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR_MS = 3_600_000
 
 
 def history(file: Any, seed: int, jobs: int, first: int) -> None:
-    """Jobs of two queues that end in every way there is: at once, after failures, dead, cancelled."""
+    """Make jobs of two queues that end in every possible way: at once, after failures, dead, cancelled."""
     dice = random.Random(seed)
     for name in ("mail", "reports"):
         q = file.queue(name)
@@ -199,7 +199,7 @@ def indexed(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
 
 
 def written(out: Path, name: str, like: pd.DataFrame) -> pd.DataFrame:
-    """A table as the pipeline wrote it, in the shape of the expected one."""
+    """Return a table as the pipeline wrote it, in the shape of the expected one."""
     frame = pd.read_csv(out / "csv" / f"{name}.csv")
     if "group" in frame:
         frame["group"] = frame["group"].fillna("")
@@ -248,7 +248,7 @@ def test_every_table_is_what_another_computation_makes_of_the_same_history(place
         assert before["hours"]["dead"].sum() > 5
         assert before["hours"]["cancelled"].sum() == 6
         assert before["hours"]["retries"].sum() > 5
-        # Late jobs, and dead ones that live again and end elsewhere: hours of days ago change.
+        # Late jobs, and dead ones that are requeued and end differently: the figures of past hours change.
         for job in file.list(states=["dead"], limit=7).jobs:
             file.queue(job.queue).requeue(job.id)
         history(file, 3, 10, 1000)
@@ -287,7 +287,7 @@ def test_a_job_that_died_into_another_queue_counts_in_both(place, spark, tmp_pat
         assert list(hourly.loc["mail"][["dead", "arrivals"]]) == [died, 40]
         assert list(hourly.loc["failed"]) == [1, tried, tried - 1]
         assert first.jobs == 80 + tried
-        # What ends there later changes nothing of where it came from.
+        # Jobs that end in the failure queue later change nothing in the queue they came from.
         for job in file.list(queue="failed", states=["dead"]).jobs:
             failed.requeue(job.id)
         while failed.counts(max_age=0).counts["ready"]:

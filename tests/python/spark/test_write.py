@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from door import LIMIT, Trap, asks, door
 
 import bucketq
 from bucketq.spark._enqueue import MARKS
 
 
 def payloads(file: Any, queue: str) -> list[int]:
-    """The numbers in the payloads of the jobs that are ready."""
+    """Return the numbers in the payloads of the jobs that are ready."""
     found, after = [], None
     while True:
         page = file.list(queue=queue, after=after, limit=1000)
@@ -80,7 +84,9 @@ def test_a_write_with_a_key_happens_once_whatever_its_chunks_are_when_it_is_repe
         assert place.staged() == []
 
 
-def test_a_write_that_ended_between_chunks_goes_on_with_the_rows_it_had(place, spark):
+@contextmanager
+def ended_after_two_chunks(place: Any, spark: Any) -> Iterator[tuple[Any, Any]]:
+    """A write of 35 rows whose driver has died after 20 of them."""
     from pyspark.sql.datasource import CaseInsensitiveDict
 
     from bucketq.spark.source import Source
@@ -93,7 +99,6 @@ def test_a_write_that_ended_between_chunks_goes_on_with_the_rows_it_had(place, s
         table = frame.toArrow()
         writer = source.writer(frame.schema, False)
         message = writer.write(iter(table.to_batches()))
-        # The driver dies after the second chunk.
         whole = writer.writing.write(message.key, message.group)
         commit = whole.commit
 
@@ -106,11 +111,54 @@ def test_a_write_that_ended_between_chunks_goes_on_with_the_rows_it_had(place, s
         with pytest.raises(KeyboardInterrupt):
             whole.run(message.pieces, 35)
         assert payloads(file, "mail") == list(range(20))
-        # The replay has the rows in another order, and what it puts aside is not what counts.
+        yield file, frame
+
+
+def test_a_write_that_ended_between_chunks_goes_on_with_the_rows_it_had(place, spark):
+    with ended_after_two_chunks(place, spark) as (file, frame):
+        # The replay has the rows in another order, and its staged rows are not the ones that are used.
         other = frame.orderBy("payload.n", ascending=False)
         write(place, other, queue="mail", key="k", chunk=10)
         assert payloads(file, "mail") == list(range(35))
         assert place.staged() == []
+
+
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+@pytest.mark.parametrize("before", [2, 3, 4])
+def test_a_write_whose_plan_is_purged_meanwhile_enqueues_every_row_once(place, spark, before):
+    with place.open() as file, door(place.server.endpoint) as through:
+        # Each chunk is one PUT of HEAD: this one is held back until the plan is gone, and is then sent again.
+        trap = through.trap = Trap(asks("PUT", ".head", before), answered=False)
+
+        def purge() -> int:
+            assert trap.caught.wait(LIMIT)
+            purged = file.queue(MARKS).purge(["scheduled"])
+            trap.opened.set()
+            return purged
+
+        options = {"queue": "mail", "key": "nightly", "chunk": 30}
+        with ThreadPoolExecutor() as pool:
+            purging = pool.submit(purge)
+            write(place, numbers(spark, 100), endpoint=through.endpoint, **options)
+            assert purging.result(LIMIT) == 1
+        assert payloads(file, "mail") == list(range(100))
+        assert place.staged() == []
+        # The same write again finds that it is complete.
+        seq = file.stats().commit_seq
+        write(place, numbers(spark, 100), **options)
+        assert file.stats().commit_seq == seq
+
+
+def test_a_write_that_ended_between_chunks_and_lost_its_plan_says_so_each_time(place, spark):
+    with ended_after_two_chunks(place, spark) as (file, frame):
+        assert file.queue(MARKS).purge(["scheduled", "cancelled"]) == 3
+        aside = place.staged()
+        assert aside
+        for _ in range(2):
+            with pytest.raises(Exception, match="its plan is gone"):
+                write(place, frame, queue="mail", key="k", chunk=10)
+            assert payloads(file, "mail") == list(range(20))
+            assert set(aside) <= set(place.staged()), "the rows that are not enqueued are still there"
 
 
 def test_a_failed_write_leaves_no_jobs_and_nothing_aside(place, spark):

@@ -1,4 +1,4 @@
-//! `chaos ORDERS`: one process of a chaos run, which `make chaos` starts many of.
+//! `chaos ORDERS`: one process of a chaos run. `make chaos` starts many of them.
 
 use std::process::ExitCode;
 

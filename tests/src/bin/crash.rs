@@ -1,6 +1,6 @@
-//! `crash`: kill processes at work and compare what they were promised with what is left. `make crash` runs it.
+//! `crash`: kills processes at work and compares their promises with the file. `make crash` runs it.
 //!
-//! The last line is JSON. `crash victim ORDERS` is one of those that get killed.
+//! The last line is JSON. `crash victim ORDERS` is one of the processes that get killed.
 
 use std::process::ExitCode;
 
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The kills, shared out among the stores that are there.
+/// Runs the kills, divided among the available stores.
 async fn run(kills: u64, seed: u64) -> Result<(Found, Vec<&'static str>), Error> {
     let s3 = [servers::s3().await, servers::minio().await];
     let names: Vec<&str> = std::iter::once("file").chain(s3.iter().flatten().map(|s| s.name)).collect();
@@ -82,7 +82,7 @@ async fn run(kills: u64, seed: u64) -> Result<(Found, Vec<&'static str>), Error>
             let state = (hunts % 2 == 0).then(|| dir.path().join("state").display().to_string());
             let mode = if state.is_some() { "Local" } else { "Durable" };
             let place = Place { url, s3, state };
-            let plan = Plan { program: program.clone(), kills, at_once: 4, seed, lie: None };
+            let plan = Plan { program: program.clone(), kills, at_once: 4, seed, lie: None, stops: false };
             let one = hunt(&plan, &place).await?;
             println!(
                 "{name}, {mode}: {} kills, {} acknowledged in {} commits, base at {}",

@@ -1,8 +1,8 @@
-//! `fuzz`: bytes that may be anything, given to every decoder, and text to whatever reads text. `make fuzz` runs it.
+//! `fuzz`: gives arbitrary bytes to every decoder, and text to every parser. `make fuzz` runs it.
 //!
-//! A plain loop with a mutator over a kept corpus. An input that is answered in words not heard before joins the corpus
-//! of the run, so that mutations go on from it; `--keep` writes it to `tests/fuzz/corpus`. No panic, and no more memory
-//! than the target's bound; the last line is JSON. An input is told by seed and number: the same seed, the same inputs.
+//! A plain loop with a mutator over a kept corpus. An input with a new result text joins the corpus of the run, so that
+//! mutations continue from it; `--keep` writes it to `tests/fuzz/corpus`. No input may panic or use more memory than
+//! the target's bound; the last line is JSON. Seed and number identify an input: the same seed, the same inputs.
 
 use std::alloc::System;
 use std::fmt::Write;
@@ -19,9 +19,9 @@ use serde_json::json;
 #[global_allocator]
 static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
 
-/// More than this at once, by anything: the program ends with an error of the allocator.
+/// If more than this is allocated at once, the program ends with an error of the allocator.
 const CEILING: usize = 1 << 30;
-/// Inputs that the corpus of a target grows to in a run, and those that `--keep` adds to what is kept.
+/// Largest corpus of a target in a run, and most inputs that `--keep` adds to the kept ones.
 const KEPT: usize = 400;
 const KEPT_ON_DISK: usize = 20;
 
@@ -81,7 +81,7 @@ fn corpus_dir(target: &Target) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target.name)
 }
 
-/// What is kept, in the order of names, and what the engine itself writes.
+/// The kept inputs, in the order of names, and those that the engine itself writes.
 fn corpus(target: &Target) -> Vec<Vec<u8>> {
     let mut paths: Vec<PathBuf> = std::fs::read_dir(corpus_dir(target))
         .into_iter()
@@ -94,7 +94,7 @@ fn corpus(target: &Target) -> Vec<Vec<u8>> {
     kept
 }
 
-/// In a thread of its own: a panic ends one input, and is told with its number.
+/// Runs in its own thread: a panic ends one input, and is reported with its number.
 fn run(target: &'static Target, seed: u64, inputs: u64, keep: bool) -> Found {
     let (tx, rx) = mpsc::channel();
     let mut kept = corpus(target);
@@ -103,7 +103,7 @@ fn run(target: &'static Target, seed: u64, inputs: u64, keep: bool) -> Found {
     heard.dedup();
     let mut found = Found { target: target.name, inputs, accepted: 0, answers: 0, most: 0, wrong: vec![] };
     let mut number = 0;
-    // Panics are told below, in one line each.
+    // Panics are reported below, in one line each.
     std::panic::set_hook(Box::new(|_| {}));
     while number < inputs && found.wrong.len() < 5 {
         let mut dice = Dice::new(seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -148,7 +148,7 @@ fn run(target: &'static Target, seed: u64, inputs: u64, keep: bool) -> Found {
         let dir = corpus_dir(target);
         std::fs::create_dir_all(&dir).expect("the corpus can be written");
         for input in rx.iter().take(KEPT_ON_DISK) {
-            let name = hex(&bucketq::wire::hash(&input)[..8]);
+            let name = hex(&bucketq::internals::wire::hash(&input)[..8]);
             std::fs::write(dir.join(format!("{name}.bin")), input).expect("the corpus can be written");
         }
     }
@@ -156,7 +156,7 @@ fn run(target: &'static Target, seed: u64, inputs: u64, keep: bool) -> Found {
     found
 }
 
-/// As digits; no more than a line of them.
+/// Hex digits, at most one line.
 fn hex(input: &[u8]) -> String {
     let mut digits = String::new();
     for byte in input.iter().take(200) {

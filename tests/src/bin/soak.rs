@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("a runtime can be made");
     let ended = runtime.block_on(work(orders, || MEMORY.allocated()));
-    // Something may still be read from the standard input, which no longer matters.
+    // A read of the standard input may still block, which no longer matters.
     runtime.shutdown_background();
     match ended {
         Ok(()) => ExitCode::SUCCESS,

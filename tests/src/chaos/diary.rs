@@ -1,4 +1,4 @@
-//! What a process writes down, one JSON object a line, in one write: a kill leaves whole lines.
+//! The diary of a process, one JSON object a line, in one write: a kill leaves complete lines.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -25,14 +25,14 @@ pub(super) fn now() -> i64 {
 }
 
 impl Diary {
-    /// A new one at this path.
+    /// Create one at this path.
     pub fn open(path: &Path) -> Self {
         let file = OpenOptions::new().create(true).append(true).open(path);
         let file = file.unwrap_or_else(|e| panic!("{} cannot be written: {e}", path.display()));
         Self { file: Arc::new(file), count: Arc::default(), env: Env::default() }
     }
 
-    /// Write down that something happened.
+    /// Write down an event.
     pub fn note(&self, event: &str, facts: Value) {
         let mut told = json!({ "t": now(), "e": event });
         if let (Value::Object(told), Value::Object(facts)) = (&mut told, facts) {
@@ -41,7 +41,7 @@ impl Diary {
         (&*self.file).write_all(format!("{told}\n").as_bytes()).expect("a diary can be written");
     }
 
-    /// Write down that something is about to be asked. Answers its number.
+    /// Write down that a call is about to be made. Returns its number.
     pub fn ask(&self, op: &str, facts: Value) -> u64 {
         let number = self.count.fetch_add(1, Relaxed);
         let mut told = json!({ "n": number, "op": op, "w": self.env.wall_ms() });
@@ -52,7 +52,7 @@ impl Diary {
         number
     }
 
-    /// Write down what call `number` was told. Some kinds of errors must never come.
+    /// Write down the reply to call `number`. Some kinds of errors must never come.
     pub fn answer<T>(
         &self,
         number: u64,

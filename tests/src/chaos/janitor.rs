@@ -1,4 +1,4 @@
-//! Keeps house at a frantic pace: collections without grace, checks, exports, settling.
+//! Maintenance at a frantic pace: collections without grace, checks, exports, settling.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{Diary, Dice, Orders};
 
-/// Keep house until it is time to rest.
+/// Do maintenance until it is time to rest.
 pub(super) async fn work(file: &QueueFile, orders: &Orders, diary: &Diary) {
     let mut dice = Dice::new(orders.seed);
     while !orders.idle.exists() {

@@ -1,8 +1,8 @@
-//! One caller at work: what it does is random, what it is told is written down.
+//! One caller at work: its calls are random, and each reply is written down.
 
 use std::time::Duration;
 
-use bucketq::{Env, Held, JobId, New, Op, Payload, Queue, QueueFile, Result, Taken};
+use bucketq::{ClaimedJob, Env, Held, JobId, New, Op, Payload, Queue, QueueFile, Result};
 use serde_json::{Value, json};
 
 use super::diary::now;
@@ -37,7 +37,7 @@ pub(super) async fn work(file: QueueFile, orders: Orders, diary: Diary, task: u6
     }
 }
 
-/// Until when this is surely mine, on the clock of the diaries.
+/// Until when the lease surely lasts, on the clock of the diaries.
 fn until(env: &Env, deadline: tokio::time::Instant) -> i64 {
     let at = now();
     at + deadline.saturating_duration_since(env.monotonic()).as_nanos() as i64
@@ -109,7 +109,7 @@ impl Caller {
         }
     }
 
-    async fn finish(&mut self, taken: &Taken) {
+    async fn finish(&mut self, taken: &ClaimedJob) {
         let (id, fence) = (taken.job.id.to_string(), taken.lease.fence);
         if self.dice.below(8) == 0 {
             let asked = self.diary.ask("extend", json!({ "job": id }));
@@ -154,7 +154,7 @@ impl Caller {
                 let asked = self.diary.ask("reject", facts(&[]));
                 self.diary.answer(asked, self.file.reject(held, Some(word.clone())).await, |()| json!({}));
             }
-            // Forgotten: the lease runs out by itself.
+            // Forgotten: the lease expires by itself.
             _ => {}
         }
     }

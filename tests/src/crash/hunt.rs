@@ -1,4 +1,4 @@
-//! Starting victims, killing them at random moments, and looking at what is left.
+//! Starts victims, kills them at random moments, and checks the file afterwards.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -15,18 +15,25 @@ use super::ledger::Ledger;
 use super::victim::{Lie, Orders, frantic, local};
 use crate::clock::pass;
 
-/// Where a hunt takes place.
+/// Lines that the others must write while one is stopped: more than replies that were on their way.
+const ENOUGH: u64 = 20;
+/// Number of checks for these lines at most, with the pause between two: far longer than needed on a busy machine.
+const LOOKS: u64 = 500;
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The place of a hunt.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The queue file, which is not there yet.
+    /// The queue file, which does not exist yet.
     pub url: String,
     /// How to reach its store.
     pub s3: S3Options,
-    /// Where the victims keep their state, if they work in Local mode: one after another, for it is one process's.
+    /// The directory for the state of victims in Local mode. They use it one after another, as it belongs to one
+    /// process.
     pub state: Option<String>,
 }
 
-/// How a hunt goes.
+/// The plan of a hunt.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The program `crash`.
@@ -35,27 +42,33 @@ pub struct Plan {
     pub kills: u64,
     /// Victims at work at the same time; in Local mode it is always one.
     pub at_once: usize,
-    /// Decides when whom.
+    /// Decides which victim is killed when.
     pub seed: u64,
-    /// How the victims lie, to see that it is noticed.
+    /// How the victims lie, to test that the hunt notices.
     pub lie: Option<Lie>,
+    /// Before each kill another victim is stopped for a while, and the others must continue meanwhile.
+    pub stops: bool,
 }
 
-/// What a hunt found.
+/// The findings of a hunt.
 #[derive(Debug, Default)]
 pub struct Found {
     /// Victims killed.
     pub kills: u64,
     /// Ops acknowledged to them.
     pub acked: u64,
-    /// Acknowledged ops that are not there.
+    /// Acknowledged ops whose effect is missing.
     pub lost: Vec<String>,
-    /// Jobs in two hands at once, or finished twice.
+    /// Jobs held twice at once, or finished twice.
     pub doubled: Vec<String>,
-    /// What checks of the queue file found, and what victims complained of.
+    /// Findings of checks of the queue file, and complaints of victims.
     pub problems: Vec<String>,
-    /// Objects left in the end that HEAD does not refer to.
+    /// Objects that HEAD does not refer to at the end.
     pub unreferenced: u64,
+    /// Victims stopped for a while.
+    pub stops: u64,
+    /// Stops during which no other victim got anything done.
+    pub stuck: u64,
     /// The newest commit.
     pub commits: u64,
     /// The commit of the base: bases were made on the way.
@@ -63,7 +76,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Nothing is wrong.
+    /// Whether there are no findings.
     pub fn is_clean(&self) -> bool {
         self.lost.is_empty() && self.doubled.is_empty() && self.problems.is_empty() && self.unreferenced == 0
     }
@@ -72,6 +85,8 @@ impl Found {
     pub fn add(&mut self, other: Self) {
         self.kills += other.kills;
         self.acked += other.acked;
+        self.stops += other.stops;
+        self.stuck += other.stuck;
         self.lost.extend(other.lost);
         self.doubled.extend(other.doubled);
         self.problems.extend(other.problems);
@@ -106,7 +121,7 @@ impl Victim {
             .unwrap_or_else(|e| panic!("{} does not start: {e}", plan.program.display()));
         let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let ledger = Arc::clone(ledger);
-        // Ends with the pipe, when the victim is dead and all that it had said is noted.
+        // Ends with the pipe, when the victim is dead and all its lines are noted.
         let reader = std::thread::spawn(move || {
             for line in lines.map_while(std::result::Result::ok) {
                 ledger.lock().unwrap_or_else(PoisonError::into_inner).note(number, &line);
@@ -115,7 +130,7 @@ impl Victim {
         Self { number, child, reader: Some(reader) }
     }
 
-    /// SIGKILL, and what it had said before.
+    /// Send SIGKILL, and note the lines written before it.
     fn kill(mut self, ledger: &Mutex<Ledger>) {
         self.end();
         ledger.lock().unwrap_or_else(PoisonError::into_inner).died(self.number, Env::default().wall_ms());
@@ -127,6 +142,14 @@ impl Victim {
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
+    }
+}
+
+impl Victim {
+    /// Send the signal that a shell sends at Ctrl-Z (`STOP`) and at `fg` (`CONT`).
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status();
+        assert!(sent.is_ok_and(|sent| sent.success()), "a signal can be sent");
     }
 }
 
@@ -148,7 +171,7 @@ pub async fn hunt(plan: &Plan, place: &Place) -> Result<Found> {
         (dice >> 11) % bound
     };
     let options = frantic(&place.s3);
-    // The first opening makes the file; a store is probed only then.
+    // The first opening creates the file; a store is probed only then.
     QueueFile::open(&place.url, options.clone()).await?.close().await?;
     let mut victims: Vec<Victim> = vec![];
     let mut started = 0;
@@ -158,6 +181,10 @@ pub async fn hunt(plan: &Plan, place: &Place) -> Result<Found> {
             started += 1;
         }
         pass(Duration::from_millis(50 + roll(150))).await;
+        if plan.stops {
+            let at = roll(victims.len() as u64) as usize;
+            stop(&victims[at], &ledger, &mut found).await;
+        }
         let at = roll(victims.len() as u64) as usize;
         victims.swap_remove(at).kill(&ledger);
         found.kills += 1;
@@ -175,7 +202,7 @@ pub async fn hunt(plan: &Plan, place: &Place) -> Result<Found> {
         None => None,
     };
     let file = QueueFile::open(&place.url, options.clone()).await?;
-    // What was under way may still land; a commit settles that (P10).
+    // Puts under way may still land; a commit settles that (P10).
     found.commits = file.settle().await?;
     let there = everything(&file).await?;
     if pending.is_some_and(|pending| pending != there) {
@@ -200,7 +227,22 @@ pub async fn hunt(plan: &Plan, place: &Place) -> Result<Found> {
     Ok(found)
 }
 
-/// What the local state holds, published or not; then publish it.
+/// Stop one victim until the others have got something done.
+async fn stop(victim: &Victim, ledger: &Mutex<Ledger>, found: &mut Found) {
+    let noted = || ledger.lock().unwrap_or_else(PoisonError::into_inner).noted_of_others(victim.number);
+    victim.signal("STOP");
+    found.stops += 1;
+    let before = noted();
+    let mut waited = 0;
+    while noted() < before + ENOUGH && waited < LOOKS {
+        pass(LOOK).await;
+        waited += 1;
+    }
+    found.stuck += u64::from(waited == LOOKS);
+    victim.signal("CONT");
+}
+
+/// Read the local state, published or not; then publish it.
 async fn publish(place: &Place, state: &str, number: u64) -> Result<BTreeMap<String, Vec<State>>> {
     let file = QueueFile::open(&place.url, local(&place.s3, state, number)).await?;
     let there = everything(&file).await?;
@@ -209,7 +251,7 @@ async fn publish(place: &Place, state: &str, number: u64) -> Result<BTreeMap<Str
     Ok(there)
 }
 
-/// Check the file, whoever works on it meanwhile.
+/// Check the file while others work on it.
 async fn look(place: &Place, found: &mut Found) -> Result<bucketq::operate::Report> {
     let report = bucketq::check(&place.url, frantic(&place.s3)).await?;
     found.problems.extend(report.problems.iter().map(|p| format!("{p:?}")));

@@ -1,13 +1,13 @@
-//! What the victims said, put together: who was promised what, and what breaks a promise. Pure.
+//! Gathers the lines of the victims: which promise each got, and what breaks a promise. Pure.
 
 use std::collections::BTreeMap;
 
 use bucketq::State;
 
-/// Two clocks of one machine read in whole milliseconds may be apart by so much.
+/// Two clocks of one machine read in whole milliseconds may differ by this much.
 const ROUNDING_MS: i64 = 2;
 
-/// A time in which a victim believed to hold a job.
+/// A time in which a victim believed that it held a job.
 #[derive(Debug)]
 struct Hold {
     victim: u64,
@@ -16,37 +16,40 @@ struct Hold {
     to_ms: i64,
 }
 
-/// What was said of one job.
+/// The lines on one job.
 #[derive(Debug, Default)]
 struct Told {
     enqueued: bool,
     holds: Vec<Hold>,
-    /// How it ended, and when that was said.
+    /// Its end, and when the victim reported it.
     ends: Vec<(State, i64)>,
 }
 
-/// Everything that was said.
+/// All lines.
 #[derive(Debug, Default)]
 pub struct Ledger {
     jobs: BTreeMap<String, Told>,
-    /// What must never happen, and did.
+    /// Number of lines of each victim.
+    noted: BTreeMap<u64, u64>,
+    /// Events that must never happen, and did.
     pub complaints: Vec<String>,
 }
 
-/// What is wrong with what was promised.
+/// Broken promises.
 #[derive(Debug, Default)]
 pub struct Verdict {
     /// Acknowledged ops.
     pub acked: u64,
-    /// Acknowledged ops that are not there.
+    /// Acknowledged ops whose effect is missing.
     pub lost: Vec<String>,
-    /// Jobs in two hands at once, or finished twice.
+    /// Jobs held twice at once, or finished twice.
     pub doubled: Vec<String>,
 }
 
 impl Ledger {
-    /// One line of a victim.
+    /// Add one line of a victim.
     pub fn note(&mut self, victim: u64, line: &str) {
+        *self.noted.entry(victim).or_default() += 1;
         let words: Vec<&str> = line.split(' ').collect();
         let number = |text: &str| text.parse::<i64>().unwrap_or(i64::MIN);
         match words[..] {
@@ -68,6 +71,11 @@ impl Ledger {
         }
     }
 
+    /// Lines of all victims but this one.
+    pub fn noted_of_others(&self, victim: u64) -> u64 {
+        self.noted.iter().filter(|(number, _)| **number != victim).map(|(_, lines)| lines).sum()
+    }
+
     fn job(&mut self, name: &str) -> &mut Told {
         self.jobs.entry(name.to_owned()).or_default()
     }
@@ -79,14 +87,14 @@ impl Ledger {
         }
     }
 
-    /// The victim is dead: it holds nothing any more.
+    /// The victim is dead: it holds no job any more.
     pub fn died(&mut self, victim: u64, at_ms: i64) {
         for hold in self.jobs.values_mut().flat_map(|told| &mut told.holds).filter(|h| h.victim == victim) {
             hold.to_ms = hold.to_ms.min(at_ms);
         }
     }
 
-    /// Compare with what is there in the end.
+    /// Compare with the jobs in the file at the end.
     pub fn judge(&mut self, there: &BTreeMap<String, Vec<State>>) -> Verdict {
         let mut verdict = Verdict::default();
         for (name, told) in &mut self.jobs {

@@ -1,12 +1,12 @@
-//! The process that gets killed: it works on a queue file at random until then, and says on its standard output what it
-//! was promised, one line each, as soon as it knows.
+//! The process that gets killed. Until then it works on a queue file at random, and writes each promise to its standard
+//! output, one line each, as soon as it has it.
 //!
-//! | line | what it says |
+//! | line | meaning |
 //! |---|---|
 //! | `E job` | the enqueue of this job was acknowledged |
 //! | `C job claim start until` | this process holds the job from `start` until `until`, in ms of the wall clock |
-//! | `X job claim until` | it may hold it for longer |
-//! | `F job claim at` | it gives the job up now, and asks for what comes next |
+//! | `X job claim until` | the process may hold the job until this time instead |
+//! | `F job claim at` | the process stops working on the job now, and sends the op that ends it |
 //! | `A job at`, `R job at`, `K job at` | the job's ack, reject or cancel was acknowledged |
 //! | `! text` | something happened that must never happen |
 
@@ -15,22 +15,24 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bucketq::config::{Credentials, S3Options};
-use bucketq::{Env, Error, Fsync, Held, Kind, Mode, New, Op, Options, Payload, QueueFile, Result, Taken};
+use bucketq::{
+    ClaimedJob, Env, Error, Fsync, Held, Kind, Mode, New, Op, Options, Payload, QueueFile, Result,
+};
 use serde_json::{Value, json};
 
 /// Callers at work in one process.
 const TASKS: u64 = 3;
 
-/// A way for a victim to lie, so that a hunt can be seen to notice.
+/// How a victim lies, to test that a hunt notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// It says that an enqueue was acknowledged before it was.
+    /// It reports an enqueue as acknowledged too early.
     Early,
-    /// It believes to hold its jobs for longer than it does.
+    /// It relies on its leases for too long.
     Greedy,
 }
 
-/// What a victim is told at its start.
+/// The orders of a victim.
 #[derive(Clone, Debug)]
 pub struct Orders {
     /// The queue file.
@@ -39,11 +41,11 @@ pub struct Orders {
     pub s3: S3Options,
     /// Decides what it does.
     pub seed: u64,
-    /// Which victim it is: no two of a hunt are the same.
+    /// The number of the victim, unique in a hunt.
     pub number: u64,
     /// Whether it lies.
     pub lie: Option<Lie>,
-    /// Where it keeps its state, if it works in Local mode.
+    /// The directory for its state, if it works in Local mode.
     pub state: Option<String>,
 }
 
@@ -86,7 +88,7 @@ impl Orders {
     }
 }
 
-/// Options under which segments and bases come and go all the time, and what they replace is collected.
+/// Options under which segments and bases change all the time, and the replaced ones are collected.
 pub fn frantic(s3: &S3Options) -> Options {
     Options {
         s3: s3.clone(),
@@ -101,7 +103,7 @@ pub fn frantic(s3: &S3Options) -> Options {
     }
 }
 
-/// The same in Local mode, with the state in this directory. A kill loses nothing under any policy, so they take turns.
+/// The same in Local mode, with the state in this directory. A kill loses nothing under any policy: victims take turns.
 pub fn local(s3: &S3Options, state: &str, number: u64) -> Options {
     let policies = [Fsync::EachCommit, Fsync::Interval(Duration::from_millis(20)), Fsync::Never];
     let policy = policies[number as usize % policies.len()];
@@ -132,10 +134,10 @@ pub async fn work(orders: Orders) -> Result<()> {
     Ok(())
 }
 
-/// One line, in one write: a kill leaves whole lines.
+/// Write one line in one write: a kill leaves complete lines.
 fn say(line: &str) {
     let line = format!("{line}\n");
-    // Nobody listens any more: the hunt is over.
+    // The hunt is over: no one reads the lines any more.
     if std::io::stdout().lock().write_all(line.as_bytes()).is_err() {
         std::process::exit(0);
     }
@@ -168,7 +170,7 @@ struct Victim {
     mine: Vec<(String, bucketq::JobId)>,
 }
 
-fn name(taken: &Taken) -> String {
+fn name(taken: &ClaimedJob) -> String {
     taken.job.headers.get("name").cloned().unwrap_or_default()
 }
 
@@ -181,12 +183,12 @@ impl Victim {
                 84..90 => self.cancel().await,
                 _ if self.orders.state.is_some() => self.file.sync().await.map(drop),
                 90..97 => self.claim().await,
-                // Without grace: who reads while others collect has to start over (P18).
+                // Without grace: a process that reads while others collect has to start over (P18).
                 _ => self.file.collect(Duration::ZERO).await.map(drop),
             };
             let Err(error) = done else { continue };
             match error.kind() {
-                // Others were faster, a lease ran out, the network had a bad day: what was not promised is not told.
+                // Others were faster, a lease expired, the network failed: there is no promise to report.
                 Kind::LeaseLost
                 | Kind::NotFound
                 | Kind::Invalid
@@ -208,7 +210,7 @@ impl Victim {
         Ok((name, job))
     }
 
-    /// Finished jobs are kept to the newest thousand a queue; with a queue of its own no victim gets so far.
+    /// The newest thousand finished jobs of a queue are kept; with a queue for each victim none reaches that.
     fn queue(&self) -> String {
         format!("q{}", self.orders.number)
     }
@@ -244,7 +246,7 @@ impl Victim {
         Ok(())
     }
 
-    /// The wall clock's time of a moment of this process's own clock.
+    /// The wall-clock time of a moment on this process's steady clock.
     fn wall(&self, at: tokio::time::Instant) -> i64 {
         let greed = if self.orders.lie == Some(Lie::Greedy) { 5_000 } else { 0 };
         let left = at.saturating_duration_since(self.env.monotonic()).as_millis() as i64;
@@ -267,7 +269,7 @@ impl Victim {
         Ok(())
     }
 
-    async fn finish(&mut self, claim: u64, t: &Taken) -> Result<()> {
+    async fn finish(&mut self, claim: u64, t: &ClaimedJob) -> Result<()> {
         let (name, held): (String, Held) = (name(t), t.held());
         if self.dice.below(6) == 0 {
             let until = self.file.extend(held, Duration::from_millis(300)).await?;
@@ -275,7 +277,7 @@ impl Victim {
         }
         let choice = self.dice.below(20);
         if choice >= 18 {
-            // Forgotten: the lease runs out by itself.
+            // Forgotten: the lease expires by itself.
             return Ok(());
         }
         if self.orders.lie != Some(Lie::Greedy) {
@@ -308,7 +310,7 @@ impl Victim {
     }
 }
 
-/// What ends a victim that was not killed.
+/// Report the error that ends a victim before its kill.
 pub fn complain(error: &Error) {
     say(&format!("! {error:?}"));
 }

@@ -1,20 +1,24 @@
-//! Who reads what may be anything. Each target answers in words: `accepted`, or the error without its numbers.
+//! The decoders that read untrusted input. Each target returns text: `accepted`, or the error without its numbers.
 
 use std::fmt::Debug;
 
-use bucketq::head::{BaseRef, Head, SegmentRef};
+use bucketq::internals::frame::{Arrived, FrameReader, put_beat, put_message};
+use bucketq::internals::gap::Gap;
+use bucketq::internals::head::{BaseRef, Head, SegmentRef};
+use bucketq::internals::message::{OpRequest, Reply, Request, WireWait, decode, encode};
+use bucketq::internals::pages::{Delta, Pages};
+use bucketq::internals::record::Record;
+use bucketq::internals::wire::hash;
+use bucketq::internals::{archive, base, keys, segment};
 use bucketq::life::Life;
-use bucketq::pages::{Delta, Pages};
-use bucketq::record::Record;
 use bucketq::settings::SETTINGS;
 use bucketq::store::StoreUrl;
-use bucketq::wire::hash;
-use bucketq::{Error, JobId, Kind, Options, State, archive, base, keys, segment};
+use bucketq::{Error, JobId, Kind, New, Op, Options, Payload, State};
 use bytes::Bytes;
 
 use super::Dice;
 
-/// Size limit of the file that the inputs claim to be of: one MiB.
+/// Size limit of the file that the inputs claim to belong to: one MiB.
 const PAGES: u32 = 256;
 const MIB: usize = 1 << 20;
 
@@ -23,9 +27,9 @@ const MIB: usize = 1 << 20;
 pub struct Target {
     /// Its name, and that of its folder of the corpus.
     pub name: &'static str,
-    /// Inputs that it accepts, to begin with.
+    /// Inputs that it accepts, as a start.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Make hashes right, most of the time: what has a wrong one gets no further.
+    /// Makes hashes right, most of the time: an input with a wrong one gets no further.
     pub mend: fn(&mut [u8], &mut Dice),
     /// Read one input.
     pub run: fn(&[u8]) -> String,
@@ -33,7 +37,7 @@ pub struct Target {
     pub bound: fn(usize) -> usize,
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "head", seeds: heads, mend: seal, run: head, bound: |len| 64 * len + 64 * 1024 },
     Target { name: "segment", seeds: segments, mend: seal, run: segment, bound: |len| 64 * len + 64 * 1024 },
@@ -43,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "key", seeds: key_texts, mend: leave, run: key, bound: |len| 16 * len + 4 * 1024 },
     Target { name: "url", seeds: urls, mend: leave, run: url, bound: |len| 64 * len + 16 * 1024 },
     Target { name: "setting", seeds: settings, mend: leave, run: setting, bound: |len| 64 * len + 64 * 1024 },
+    Target { name: "link", seeds: streams, mend: leave, run: stream, bound: |len| 128 * len + 64 * 1024 },
 ];
 
 const GOLDEN: [&[u8]; 3] = [
@@ -65,7 +70,12 @@ const BASES: [&[u8]; 2] = [
 ];
 
 fn heads() -> Vec<Vec<u8>> {
-    GOLDEN.iter().map(|bytes| bytes.to_vec()).collect()
+    let mut all: Vec<Vec<u8>> = GOLDEN.iter().map(|bytes| bytes.to_vec()).collect();
+    if let Ok(mut head) = Head::decode("jobs.head", GOLDEN[0]) {
+        head.set_gap(Some(Gap { writer: [7; 8], ms: 1_500 }));
+        all.push(head.encode());
+    }
+    all
 }
 
 fn segments() -> Vec<Vec<u8>> {
@@ -124,6 +134,30 @@ fn archives() -> Vec<Vec<u8>> {
     [0, 1, 50].map(|n| archive::encode(&lives[..n], &[7; 16], 9).expect("lives can be written")).to_vec()
 }
 
+/// The bytes that one side of a connection sends.
+fn streams() -> Vec<Vec<u8>> {
+    let jobs = vec![New::new(JobId::new(1_767_225_600_123, [7; 10]), Payload::text("hello"))];
+    let ops = [
+        Op::Enqueue { queue: "mail".into(), jobs: jobs.clone() },
+        Op::Atomic(vec![Op::Pause { queue: "mail".into() }, Op::Enqueue { queue: "mail".into(), jobs }]),
+    ];
+    let mut all = vec![];
+    for op in ops {
+        let op = encode(&op).expect("an op is encoded");
+        let (again, wait) = (true, WireWait::Ms(7));
+        let sent = OpRequest { n: 3, have: 2, again, cancel: false, last_ms: 5, stamp: 6, wait, op };
+        let mut bytes = vec![];
+        put_beat(&mut bytes, 9);
+        put_message(&mut bytes, &encode(&Request::Op(sent)).expect("a request is encoded"));
+        put_message(&mut bytes, &encode(&Request::Leave { id: 4 }).expect("a request is encoded"));
+        all.push(bytes);
+    }
+    let mut bytes = vec![];
+    put_message(&mut bytes, &encode(&Reply::Moving).expect("a reply is encoded"));
+    all.push(bytes);
+    all
+}
+
 fn texts(all: &[&str]) -> Vec<Vec<u8>> {
     all.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
@@ -169,7 +203,7 @@ fn seal(input: &mut [u8], dice: &mut Dice) {
 
 fn leave(_: &mut [u8], _: &mut Dice) {}
 
-/// The answer without what differs from input to input.
+/// The result without what differs from input to input.
 fn told<T: Debug>(answer: Result<T, Error>) -> String {
     match answer {
         Ok(_) => "accepted".to_owned(),
@@ -187,20 +221,43 @@ fn told<T: Debug>(answer: Result<T, Error>) -> String {
 fn head(input: &[u8]) -> String {
     let head = Head::decode("jobs.head", input);
     if let Ok(head) = &head {
-        // What was accepted says the same when it is written again.
+        // An accepted input decodes to the same when it is encoded again.
         let again = Head::decode("jobs.head", &head.encode());
         assert!(
             again.as_ref().is_ok_and(|again| again == head),
             "written again it is not the same: {again:?}"
         );
+        // A gap that is over leaves the fields after it unchanged.
+        let mut ended = head.clone();
+        ended.set_gap(None);
+        let later = |head: &Head| head.extra.get(24..).map(<[u8]>::to_vec).unwrap_or_default();
+        assert!(ended.gap().is_none() && later(&ended) == later(head), "another gap: {ended:?}");
+        assert!(Head::decode("jobs.head", &ended.encode()).is_ok(), "without its gap it is refused");
     }
     told(head)
+}
+
+/// A stream in two pieces: messages are read as requests, and as replies.
+fn stream(input: &[u8]) -> String {
+    let (mut reader, mut arrived) = (FrameReader::new(MIB), vec![]);
+    let (first, second) = input.split_at(input.len() / 3);
+    let fed = reader.feed(first, &mut arrived).and_then(|()| reader.feed(second, &mut arrived));
+    let read = |message: &[u8]| match decode::<Request>(message) {
+        Ok(Request::Op(request)) => decode::<Op>(&request.op).map(drop),
+        Ok(_) => Ok(()),
+        Err(error) => decode::<Reply>(message).map(drop).map_err(|_| error),
+    };
+    let messages = arrived.iter().filter_map(|one| match one {
+        Arrived::Message(message) => Some(message),
+        Arrived::Beat(_) => None,
+    });
+    told(fed.and_then(|()| messages.map(|message| read(message)).collect::<Result<Vec<()>, Error>>()))
 }
 
 fn segment(input: &[u8]) -> String {
     let field = |at: usize, len: usize| input.get(at..at + len).unwrap_or(&[]).to_vec();
     let id = |at: usize| <[u8; 16]>::try_from(field(at, 16)).unwrap_or_default();
-    // The range is that of its records, so that it is not refused for that alone.
+    // The range matches the records, so that it is not refused for the range alone.
     let first = field(48, 8).try_into().map_or(1, u64::from_le_bytes);
     let count = field(12, 4).try_into().map_or(1, u32::from_le_bytes);
     let r = SegmentRef {
@@ -232,7 +289,7 @@ fn delta(input: &[u8]) -> String {
     };
     let delta: Result<Delta, Error> = record.delta(PAGES);
     if let Ok(delta) = &delta {
-        // What is accepted applies to a database, or is refused and leaves it as it was.
+        // An accepted delta applies to a database, or is refused and leaves it unchanged.
         let mut pages = Pages::new();
         pages.write(0, &[5; 3 * 4096]);
         drop(pages.take_changes());

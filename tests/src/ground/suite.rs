@@ -1,4 +1,4 @@
-//! One function a promise. [`ALL`] has them all.
+//! One function for each promise. [`ALL`] lists them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ macro_rules! promises {
     ($( $(#[doc = $doc:literal])* async fn $name:ident($ground:ident) $body:block )*) => {
         $( $(#[doc = $doc])* pub async fn $name($ground: &Ground) $body )*
 
-        /// Every promise, in the order of reading.
+        /// Every promise, in reading order.
         pub const ALL: &[Promise] = &[ $( (stringify!($name), |ground| Box::pin($name(ground))), )* ];
 
         /// Give each promise a test of its own: `each_promise!(my_macro)` calls `my_macro!(name ...)`.
@@ -30,7 +30,7 @@ fn bytes(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
 
-/// Write what must be written.
+/// Write; fail the test if that fails.
 pub async fn must_put(store: &dyn Store, key: &str, body: impl Into<Bytes>, expect: &Expect) -> Version {
     match store.put_if(key, body.into(), expect).await {
         Put::Stored { version, .. } => version,
@@ -38,7 +38,7 @@ pub async fn must_put(store: &dyn Store, key: &str, body: impl Into<Bytes>, expe
     }
 }
 
-/// Read what must be there.
+/// Read an object that must exist.
 pub async fn must_get(store: &dyn Store, key: &str) -> (Bytes, Version) {
     match store.get(key, None).await.expect("the store answers") {
         Got::Object { bytes, version, .. } => (bytes, version),
@@ -50,7 +50,7 @@ fn is_conflict(put: &Put) -> bool {
     matches!(put, Put::Conflict)
 }
 
-/// All writers put at once; gives the winners' bodies and versions. Whoever has not won must have a conflict.
+/// All writers put at once; returns the winners' bodies and versions. All others must get a conflict.
 async fn race(stores: &[Arc<dyn Store>], key: &str, round: usize, expect: &Expect) -> Vec<(Bytes, Version)> {
     let puts = stores.iter().enumerate().map(|(i, store)| async move {
         let body = Bytes::from(format!("round {round}, writer {i}"));
@@ -71,7 +71,7 @@ const WRITERS: usize = 16;
 const ROUNDS: usize = 20;
 
 promises! {
-    /// Nothing is there before it is written.
+    /// An object does not exist before it is written.
     async fn what_was_never_written_is_absent(ground) {
         let got = ground.store().get("jobs.head", None).await.expect("the store answers");
         assert!(matches!(got, Got::Absent { .. }), "{got:?}");
@@ -80,7 +80,7 @@ promises! {
         assert!(matches!(got, Got::Absent { .. }), "{got:?}");
     }
 
-    /// Read your own writes, and everybody else's, with one name for the version.
+    /// Each put can be read at once by its writer and by all others, with the same version.
     async fn a_put_is_seen_at_once_by_everybody_with_its_version(ground) {
         let version = must_put(&*ground.store(), "jobs.head", bytes("one"), &Expect::Absent).await;
         for store in ground.stores(3) {
@@ -88,7 +88,7 @@ promises! {
         }
     }
 
-    /// Create means create.
+    /// Create never replaces.
     async fn a_second_create_is_a_conflict_and_changes_nothing(ground) {
         let version = must_put(&*ground.store(), "jobs.head", bytes("one"), &Expect::Absent).await;
         let second = ground.store().put_if("jobs.head", bytes("two"), &Expect::Absent).await;
@@ -113,7 +113,7 @@ promises! {
         assert_eq!(must_get(&*ground.store(), "jobs.head").await, (bytes("two"), two));
     }
 
-    /// A version of what is gone brings nothing back.
+    /// The version of a deleted object brings nothing back.
     async fn put_with_a_version_of_a_missing_object_is_a_conflict_and_creates_nothing(ground) {
         let store = ground.store();
         let one = must_put(&*store, "jobs.head", bytes("one"), &Expect::Absent).await;
@@ -124,7 +124,7 @@ promises! {
         assert!(matches!(got, Got::Absent { .. }), "{got:?}");
     }
 
-    /// What is known is not sent again, however often one asks.
+    /// An unchanged object is not sent again, however often it is requested.
     async fn get_unless_the_current_version_is_unchanged(ground) {
         let store = ground.store();
         let one = must_put(&*store, "jobs.head", bytes("one"), &Expect::Absent).await;
@@ -134,7 +134,7 @@ promises! {
         }
     }
 
-    /// What is not known is sent, at once after it was written by somebody else.
+    /// A changed object is sent at once after another writer wrote it.
     async fn get_unless_an_old_version_gives_the_object(ground) {
         let (reader, writer) = (ground.store(), ground.store());
         let mut version = must_put(&*writer, "jobs.head", bytes("0"), &Expect::Absent).await;
@@ -152,7 +152,7 @@ promises! {
         }
     }
 
-    /// Bytes come back as they went.
+    /// Bodies come back unchanged.
     async fn bodies_of_any_size_come_back_whole(ground) {
         let store = ground.store();
         for size in [0, 1, 4096, 131_072, 3_000_017] {
@@ -163,7 +163,7 @@ promises! {
         }
     }
 
-    /// A plain put repeated is no harm.
+    /// A plain put may be repeated.
     async fn put_new_may_be_repeated(ground) {
         let store = ground.store();
         for _ in 0..2 {
@@ -184,7 +184,7 @@ promises! {
         must_put(&*store, "jobs.base-1", bytes("two"), &Expect::Absent).await;
     }
 
-    /// Lists are ordered, complete, cut by the prefix, and show nothing but objects.
+    /// Lists are ordered and complete, limited to the prefix, and contain only objects.
     async fn list_gives_every_key_with_the_prefix_in_order(ground) {
         let store = ground.store();
         assert_eq!(store.list("jobs.").await.expect("the store answers"), []);
@@ -202,7 +202,7 @@ promises! {
         assert_eq!(store.list("").await.expect("the store answers").len(), 7);
     }
 
-    /// No page limit of the store shows through.
+    /// The store's page limit does not show.
     async fn list_gives_more_keys_than_one_page_holds(ground) {
         let store = ground.store();
         let keys: BTreeSet<String> = (0..1_100).map(|i| format!("jobs.seg-{i:05}")).collect();
@@ -217,7 +217,7 @@ promises! {
         assert_eq!(listed, keys.into_iter().collect::<Vec<_>>());
     }
 
-    /// Creation has one winner, whose body stands.
+    /// Creation has one winner, whose body is stored.
     async fn one_of_many_creators_wins(ground) {
         let stores = ground.stores(WRITERS);
         for round in 0..ROUNDS {
@@ -228,7 +228,7 @@ promises! {
         }
     }
 
-    /// Replacing has one winner, whose body stands.
+    /// Replacing has one winner, whose body is stored.
     async fn one_of_many_replacers_wins(ground) {
         let stores = ground.stores(WRITERS);
         let mut version = must_put(&*stores[0], "jobs.head", bytes("first"), &Expect::Absent).await;
@@ -251,7 +251,7 @@ promises! {
     }
 }
 
-/// Add 1 to the number in the object, `steps` times, whoever else does so. Each body is told apart by its writer.
+/// Add 1 to the number in the object, `steps` times, beside other writers. Each body names its writer.
 pub async fn count_up(store: &dyn Store, key: &str, writer: usize, steps: usize) {
     for step in 0..steps {
         loop {

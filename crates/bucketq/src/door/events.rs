@@ -1,14 +1,14 @@
-//! Who watches: events go to each listener, and are counted as missed when it is too slow. Nobody waits for a listener.
+//! Listeners: each gets every event; those it is too slow for count as missed. The writer never waits for one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc;
 
-use crate::event::{Event, Happened};
-use crate::metrics::Counters;
+use crate::bytes::metrics::Counters;
+use crate::noun::event::{Event, Happened};
 
-/// Events as they happen, for one listener; dropping it ends the listening.
+/// Events as they happen, for one listener. Dropping it ends them.
 #[derive(Debug)]
 pub struct Events {
     rx: mpsc::Receiver<Event>,
@@ -17,27 +17,27 @@ pub struct Events {
 }
 
 impl Events {
-    /// The next event; none when the writer has ended.
+    /// Returns the next event, or `None` once the writer has ended.
     pub async fn next(&mut self) -> Option<Event> {
         self.rx.recv().await
     }
 
-    /// The next event, if there is one already.
+    /// Returns the next event if it has already arrived.
     pub fn try_next(&mut self) -> Option<Event> {
         self.rx.try_recv().ok()
     }
 
-    /// Listen no more: what came until now can still be taken, then there is none.
+    /// Stops listening. Events that have arrived can still be read, then `next` returns `None`.
     pub fn end(&mut self) {
         self.rx.close();
     }
 
-    /// Events that came while there was no room for them.
+    /// Returns how many events found no room.
     pub fn missed(&self) -> u64 {
         self.missed.load(Ordering::Relaxed)
     }
 
-    /// The listener failed over an event: it is counted among the metrics.
+    /// Counts in the metrics that the listener failed while it handled an event.
     pub fn failed(&self) {
         Counters::add(&self.counters.events_failed, 1);
     }
@@ -52,11 +52,11 @@ struct Listener {
 #[derive(Debug, Default)]
 struct Audience {
     all: Vec<Listener>,
-    /// The newest commit that was told of: its number and its time.
+    /// The newest commit in an event: its number and its time.
     newest: (u64, i64),
 }
 
-/// Everybody who listens to one writer.
+/// All listeners of one writer.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
     any: AtomicBool,
@@ -64,12 +64,12 @@ pub(crate) struct Watchers {
 }
 
 impl Watchers {
-    /// Somebody listens.
+    /// Returns whether there is a listener.
     pub fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// One more listener, with room for so many events.
+    /// Adds a listener, with room for up to `room` events.
     pub fn listen(&self, room: usize, counters: &Arc<Counters>) -> Events {
         let (tx, rx) = mpsc::channel(room.max(1));
         let missed = Arc::new(AtomicU64::new(0));
@@ -79,20 +79,20 @@ impl Watchers {
         Events { rx, missed, counters: Arc::clone(counters) }
     }
 
-    /// Tell everybody; answers how many events found no room.
-    pub fn tell(&self, events: &[Event]) -> u64 {
+    /// Sends events to every listener. Returns how many found no room.
+    pub fn emit(&self, events: &[Event]) -> u64 {
         let mut audience = self.lock();
-        self.tell_all(&mut audience, events)
+        self.emit_all(&mut audience, events)
     }
 
-    /// Tell something that concerns no commit, with the newest one that was told of, or this one if it is newer.
-    pub fn tell_apart(&self, what: Happened, (seq, ms): (u64, i64)) -> u64 {
+    /// Sends an event that belongs to no commit, with the newest commit sent so far, or this one if it is newer.
+    pub fn emit_apart(&self, what: Happened, (seq, ms): (u64, i64)) -> u64 {
         let mut audience = self.lock();
         let (commit_seq, commit_ms) = (audience.newest.0.max(seq), audience.newest.1.max(ms));
-        self.tell_all(&mut audience, &[Event { commit_seq, commit_ms, what }])
+        self.emit_all(&mut audience, &[Event { commit_seq, commit_ms, what }])
     }
 
-    fn tell_all(&self, audience: &mut Audience, events: &[Event]) -> u64 {
+    fn emit_all(&self, audience: &mut Audience, events: &[Event]) -> u64 {
         audience.all.retain(|l| !l.tx.is_closed());
         self.any.store(!audience.all.is_empty(), Ordering::Relaxed);
         if let Some(last) = events.last() {
@@ -107,7 +107,7 @@ impl Watchers {
         missed
     }
 
-    /// The writer has ended: so do the events.
+    /// Ends the events of all listeners: the writer has ended.
     pub fn end(&self) {
         self.lock().all.clear();
         self.any.store(false, Ordering::Relaxed);

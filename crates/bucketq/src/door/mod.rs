@@ -1,13 +1,16 @@
-//! The one door: handles put mail into it, the writer takes it out. What crosses is data (op.rs, query.rs); a writer
-//! elsewhere would only need another door.
+//! The mailbox between handles and the writer. Only data crosses it (op.rs, query.rs), so a writer in another process
+//! would only need another door.
 //!
-//! Called by file and queue (send) and writer (receive). Keeps the promise that every caller gets an answer within its
-//! deadline, and that claimed jobs whose caller has gone are handed back.
+//! Called by file and queue (send) and the writer (receive). Ensures that every call returns within its deadline, and
+//! that claimed jobs are handed back when their caller is gone.
 
-mod errands;
 mod events;
+mod load;
+mod tasks;
 
 pub use events::Events;
+pub(crate) use load::{Load, Loaded};
+pub(crate) use tasks::{QueuedTask, Task, TaskResult};
 
 use std::fmt;
 use std::future::Future;
@@ -23,39 +26,41 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::config::Options;
-use crate::env::Env;
-use crate::error::{Code, Error, Kind, Result};
-use crate::life::Listing;
-use crate::metrics::{Counters, Observed};
-use crate::op::{Held, Op, Outcome};
-use crate::query::{Answer, Collected, Exported, Query};
+use crate::bytes::metrics::{Counters, Observed};
+use crate::noun::config::Options;
+use crate::noun::env::Env;
+use crate::noun::error::{Code, Error, Kind, Result};
+use crate::noun::job::JobId;
+use crate::noun::life::Listing;
+use crate::noun::op::{Held, Op, Outcome};
+use crate::noun::query::{Answer, Collected, Detail, Exported, Query};
 
-/// What an op did, in which commit.
+/// The outcome of an op, and its commit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
-    /// What it did.
+    /// The return value of the op.
     pub outcome: Outcome,
-    /// The commit it is in; for an op that changed nothing, the commit it was decided on.
+    /// The commit that contains the op; for an op that changed nothing, the commit that it was decided on.
     pub commit_seq: u64,
     /// The time of that commit.
     pub commit_ms: i64,
-    /// On this process's clock: a moment before the body with this op was first sent (P26).
+    /// On this process's clock, just before the body with this op was first sent (P26): leases count from it. For a
+    /// repeated claim whose caller already holds the jobs, the time when the first of them was claimed.
     pub began: Instant,
 }
 
-/// What a sync published.
+/// The commits that a sync published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Synced {
-    /// Local commits that are in the chain now and were not known to be before.
+    /// Local commits that are in the chain and were not known to be there before.
     pub commits: u64,
     /// Ops in them.
     pub ops: u64,
-    /// The commit that everything published stands in.
+    /// The newest commit; everything published is in it or before it.
     pub commit_seq: u64,
 }
 
-/// What is not published yet.
+/// The pending changes: local commits that are not published yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unsynced {
     /// Local commits.
@@ -66,49 +71,32 @@ pub struct Unsynced {
     pub bytes: u64,
 }
 
-/// Something about the state as a whole.
-#[derive(Debug)]
-pub(crate) enum Task {
-    Sync,
-    Snapshot { discard: bool },
-    Export { path: PathBuf },
-}
-
-/// What came of a task.
-#[derive(Debug)]
-pub(crate) enum Told {
-    Synced(Synced),
-    /// The number of the newest commit.
-    At(u64),
-    Exported,
-}
-
-/// How long a claim that finds nothing waits, or an enqueue that finds no room.
+/// How long a claim waits for a job, or an enqueue for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Not at all.
     No,
-    /// Until then.
+    /// Until this time.
     Until(Instant),
-    /// Until there is something.
+    /// Until there is a job, or room.
     Forever,
 }
 
-/// One thing for the writer to do.
+/// One piece of work for the writer.
 #[derive(Debug)]
 pub(crate) enum Work {
     Op(Op),
-    /// A commit that changes nothing, to settle what is before it (P9).
+    /// An empty commit, which settles every PUT before it (P9).
     Fence,
-    /// An archive object is listed and its jobs leave; without one, only what is too old leaves the list. It changes few
-    /// pages and frees many: unless it is `tidy`, those are given back by the commits that follow.
+    /// List an archive object and remove its jobs; without one, only expire archive objects that are too old. This
+    /// changes few pages and frees many: a `tidy` commit returns them itself, otherwise later commits do.
     Archive {
         listing: Option<Arc<Listing>>,
         tidy: bool,
     },
 }
 
-/// Where an op stands; decides between "surely not applied" and "unknown" when its caller gives up (P7).
+/// How far an op has come. When its caller gives up, it decides between "surely not applied" and "unknown" (P7).
 #[derive(Debug, Default)]
 pub(crate) struct Stage(AtomicU8);
 
@@ -118,18 +106,23 @@ const GONE: u8 = 2;
 const PARKED: u8 = 3;
 
 impl Stage {
-    /// A body with this op is about to be sent. False if the caller was told "surely not": it must not be.
+    /// Returns the stage of an op that may have been sent.
+    pub fn sent() -> Self {
+        Self(AtomicU8::new(SENT))
+    }
+
+    /// Marks the op as sent, before its body is. Returns false if the caller has given up: do not send the body.
     pub fn send(&self) -> bool {
         let send = |now| (now != GONE).then_some(SENT);
         self.0.fetch_update(SeqCst, SeqCst, send).is_ok()
     }
 
-    /// The body is surely not applied.
+    /// Marks the op as not sent: its body was surely not applied.
     pub fn unsend(&self) {
         let _ = self.0.compare_exchange(SENT, QUEUED, SeqCst, SeqCst);
     }
 
-    /// It surely was not applied and is tried again: the writer says when that ends, not the deadline.
+    /// Marks the op as parked: it was surely not applied and is tried again until the writer ends it, not the deadline.
     pub fn park(&self) {
         let _ = self.0.fetch_update(SeqCst, SeqCst, |now| (now != GONE).then_some(PARKED));
     }
@@ -138,7 +131,7 @@ impl Stage {
         self.0.load(SeqCst) == PARKED
     }
 
-    /// The caller gives up. True if it may be told "surely not applied".
+    /// Marks the caller as gone. Returns true if the op is surely not applied.
     fn give_up(&self) -> bool {
         matches!(self.0.swap(GONE, SeqCst), QUEUED | PARKED)
     }
@@ -148,10 +141,10 @@ impl Stage {
     }
 }
 
-/// An op on its way through the writer, with where the answer goes.
+/// An op on its way through the writer, and the channel for its reply.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    pub work: Work,
+    pub load: Load,
     pub wait: Wait,
     pub arrived: Instant,
     pub stage: Arc<Stage>,
@@ -159,19 +152,29 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// The caller no longer waits. What hands back jobs on behalf of a caller that has gone is nobody's.
+    /// Returns the work; `None` once the caller has left.
+    pub fn work(&self) -> Option<Arc<Loaded>> {
+        self.load.get()
+    }
+
+    /// Returns whether there is work of this kind.
+    pub fn is(&self, kind: impl Fn(&Work) -> bool) -> bool {
+        self.work().is_some_and(|loaded| kind(&loaded.work))
+    }
+
+    /// Returns whether the caller no longer waits. False for a slot that hands back jobs, which has no caller.
     pub fn is_gone(&self) -> bool {
         self.stage.is_gone() || self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
-    /// A commit that changes nothing.
+    /// Returns a slot for an empty commit.
     pub fn fence(now: Instant, stage: Arc<Stage>, reply: Option<oneshot::Sender<Result<Done>>>) -> Self {
-        Self { work: Work::Fence, wait: Wait::No, arrived: now, stage, reply }
+        Self { load: Load::new(Work::Fence, None), wait: Wait::No, arrived: now, stage, reply }
     }
 
     pub fn release(held: Held, now: Instant) -> Self {
         Self {
-            work: Work::Op(Op::Release { held }),
+            load: Load::new(Work::Op(Op::Release { held }), None),
             wait: Wait::No,
             arrived: now,
             stage: Arc::default(),
@@ -180,10 +183,10 @@ impl Slot {
     }
 }
 
-/// How soon it is noticed that an op waits for room while its handle is being closed.
+/// How often a call whose handle is closing checks whether its op waits for room.
 const TICK: Duration = Duration::from_millis(20);
 
-/// A query on its way, with where the answer goes.
+/// A query on its way to the writer, and the channel for its reply.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub query: Query,
@@ -192,20 +195,27 @@ pub(crate) struct Question {
     pub reply: oneshot::Sender<Result<Answer>>,
 }
 
-/// What became of a request to collect.
+/// A caller that waits until a job is finished, and then receives it.
+#[derive(Debug)]
+pub(crate) struct Await {
+    pub id: JobId,
+    pub reply: oneshot::Sender<Result<Detail>>,
+}
+
+/// The first reply to a request to collect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
-    /// The floor stands; what is below it is being deleted.
+    /// The floor is set; garbage below it is being deleted.
     Deleting,
-    /// A smaller base is being written first: ask again when it is there.
+    /// A smaller base is being written first: ask again when it is written.
     Base,
 }
 
-/// A collection somebody asks for, with where the answers go: one when it has begun, one when all is done.
+/// A requested collection, with two channels: one for the reply when it has begun, one for the reply when it is done.
 #[derive(Debug)]
 pub(crate) struct Collection {
     pub grace: Duration,
-    /// A base may be written first if that leaves less.
+    /// Whether a base may be written first, if that leaves less.
     pub tidy: bool,
     pub stage: Arc<Stage>,
     pub arrived: Instant,
@@ -213,25 +223,25 @@ pub(crate) struct Collection {
     pub reply: oneshot::Sender<Result<Collected>>,
 }
 
-/// What one step of archiving did.
+/// The outcome of one step of archiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pass {
-    /// An object with so many jobs is on the list.
+pub(crate) enum ArchiveStep {
+    /// An object with this number of jobs is on the list.
     Listed(u64),
-    /// Others were faster: look again.
+    /// Another writer was faster: look again.
     Again,
-    /// No job is to leave.
+    /// No job is due.
     Nothing,
 }
 
-/// A settled image wanted as a file of this machine.
+/// A request to write a settled image to a file of this machine.
 #[derive(Debug)]
 pub(crate) struct Export {
     pub path: PathBuf,
-    /// Over a file that is there.
+    /// Whether to replace an existing file.
     pub replace: bool,
     pub arrived: Instant,
-    /// Answered when the image is taken; what it says ends when the file is written, however long that takes.
+    /// Gets its reply when the image is taken: a task that ends when the file is written, however long that takes.
     pub reply: oneshot::Sender<Result<JoinHandle<Result<Exported>>>>,
 }
 
@@ -239,27 +249,30 @@ pub(crate) struct Export {
 pub(crate) enum Mail {
     Op(Slot),
     Ask(Question),
+    Await(Await),
     Collect(Collection),
     Export(Export),
     HandBack(Vec<Held>),
-    Task(Task, oneshot::Sender<Result<Told>>),
-    /// Jobs that may leave are to be archived now; answered after one object.
-    Archive(oneshot::Sender<Result<Pass>>),
-    /// Something that was done beside the writer is ready.
+    Task(QueuedTask),
+    /// Archive the due jobs now. Gets its reply after one object.
+    Archive(oneshot::Sender<Result<ArchiveStep>>),
+    /// A background task is done.
     Wake,
-    /// Answered once everything before it is.
+    /// Gets its reply once everything before it has one.
     Flush(oneshot::Sender<()>),
 }
 
-/// What writer and handles share beside the mail.
+/// State that the writer and the handles share, apart from mail.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub counters: Arc<Counters>,
     pub observed: Observed,
     pub watchers: events::Watchers,
     waiting: AtomicUsize,
+    /// Bytes of payload in the waiting ops.
+    waiting_bytes: AtomicUsize,
     trouble: Mutex<Option<Error>>,
-    /// The writer has stopped writing for good: a new opening gets a new one.
+    /// The writer has permanently stopped writing: opening the queue file again starts a new one.
     dead: AtomicBool,
     unsynced: Mutex<Unsynced>,
     /// True while a base is being written.
@@ -273,6 +286,7 @@ impl Shared {
             observed: Observed::default(),
             watchers: events::Watchers::default(),
             waiting: AtomicUsize::new(0),
+            waiting_bytes: AtomicUsize::new(0),
             trouble: Mutex::new(None),
             dead: AtomicBool::new(false),
             unsynced: Mutex::default(),
@@ -288,8 +302,8 @@ impl Shared {
         self.dead.store(true, SeqCst);
     }
 
-    /// What is not published, told before anybody is answered.
-    pub fn tell_pending(&self, commits: u64, ops: u64, bytes: u64) {
+    /// Sets what is pending, before the writer replies to any caller.
+    pub fn set_unsynced(&self, commits: u64, ops: u64, bytes: u64) {
         *self.unsynced.lock().unwrap_or_else(PoisonError::into_inner) = Unsynced { commits, ops, bytes };
     }
 
@@ -297,7 +311,7 @@ impl Shared {
         *self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What last went wrong with the store, for callers whose deadline passes meanwhile; none once it works again.
+    /// Sets the last error of the store, for callers whose deadline passes; `None` once the store works again.
     pub fn trouble(&self, error: Option<Error>) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
@@ -307,14 +321,14 @@ impl Shared {
     }
 }
 
-/// What the handles know of the queue file from its opening.
+/// Facts about the queue file that handles get when it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Drawn at creation.
+    /// The file id, drawn at creation.
     pub file_id: [u8; 16],
-    /// Largest difference between two writers' clocks that the file is made for.
+    /// Largest difference between two writers' clocks that the queue file allows.
     pub max_skew_ms: u32,
-    /// Where its local state lies, if it has one.
+    /// Its directory on this machine, in Local mode or with a cache.
     pub directory: Option<PathBuf>,
 }
 
@@ -338,12 +352,12 @@ impl fmt::Debug for Door {
 }
 
 impl Door {
-    /// Send an op and wait for its answer, at most the deadline after what it may wait itself.
+    /// Sends an op and waits for the reply: at most `wait` plus the deadline.
     pub async fn call(self: &Arc<Self>, work: Work, wait: Wait) -> Result<Done> {
         self.call_until(None, work, wait).await
     }
 
-    /// The same, but an op that waits for room ends when the handle is being closed.
+    /// Does the same, but an op that waits for room fails once the handle is closing.
     pub async fn call_until(
         self: &Arc<Self>,
         mut closing: Option<watch::Receiver<bool>>,
@@ -358,17 +372,19 @@ impl Door {
             Wait::Until(at) => Some(at.max(arrived) + self.options.deadline),
             Wait::Forever => None,
         };
-        let place = Place::take(self)?;
+        let place = MailboxPlace::take(self)?;
+        let room = load::Room::take(self, &work)?;
+        let load = Load::new(work, room);
         let (tx, rx) = oneshot::channel();
         let stage = Arc::new(Stage::default());
-        let slot = Slot { work, wait, arrived, stage: Arc::clone(&stage), reply: Some(tx) };
+        let slot = Slot { load: load.clone(), wait, arrived, stage: Arc::clone(&stage), reply: Some(tx) };
         self.tx.send(Mail::Op(slot)).map_err(|_| gone())?;
-        let mut pending = Pending { rx, door: Arc::clone(self) };
+        let mut pending = AwaitedReply { rx, load, door: Arc::clone(self) };
         let answer = match give_up {
             None => (&mut pending).await,
             Some(mut at) => loop {
                 let time = at.saturating_duration_since(self.env.monotonic());
-                // Once the handle is being closed there is nothing to be told about it any more.
+                // Once the handle is closing, `closing` cannot change again: check the stage every tick.
                 let was_closing = is_closing(&closing);
                 let tick = if was_closing { time.min(TICK) } else { time };
                 tokio::select! {
@@ -424,10 +440,10 @@ impl Door {
         ))
     }
 
-    /// Send a query and wait for its answer.
+    /// Sends a query and waits for the reply.
     pub async fn ask(self: &Arc<Self>, query: Query, max_age: Option<Duration>) -> Result<Answer> {
         let arrived = self.env.monotonic();
-        let _place = Place::take(self)?;
+        let _place = MailboxPlace::take(self)?;
         let (tx, rx) = oneshot::channel();
         self.tx.send(Mail::Ask(Question { query, max_age, arrived, reply: tx })).map_err(|_| gone())?;
         tokio::select! {
@@ -437,9 +453,9 @@ impl Door {
         }
     }
 
-    /// Give jobs back that nobody will work on.
+    /// Releases jobs that no worker will work on.
     pub fn hand_back(&self, jobs: Vec<Held>) {
-        // With the writer gone, the leases run out by themselves (G5).
+        // If the writer is gone, the leases expire (G5).
         let _ = self.tx.send(Mail::HandBack(jobs));
     }
 }
@@ -451,14 +467,14 @@ async fn until_true(told: &mut Option<watch::Receiver<bool>>) {
     }
 }
 
-fn gone() -> Error {
+pub(crate) fn gone() -> Error {
     Error::new(Code::Closed, "the queue file is closed")
 }
 
 /// A place in the bounded mailbox, given back when the call ends.
-struct Place<'a>(&'a Door);
+struct MailboxPlace<'a>(&'a Door);
 
-impl<'a> Place<'a> {
+impl<'a> MailboxPlace<'a> {
     fn take(door: &'a Door) -> Result<Self> {
         let most = door.options.mailbox;
         if door.shared.waiting.fetch_add(1, SeqCst) >= most {
@@ -472,19 +488,20 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for MailboxPlace<'_> {
     fn drop(&mut self) {
         self.0.shared.waiting.fetch_sub(1, SeqCst);
     }
 }
 
-/// The caller's end of a slot. Dropped with an answer inside that nobody took, it hands the claimed jobs back.
-struct Pending {
+/// The caller's end of a slot. Dropping it frees the slot's work, and hands back claimed jobs that nobody received.
+struct AwaitedReply {
     rx: oneshot::Receiver<Result<Done>>,
+    load: Load,
     door: Arc<Door>,
 }
 
-impl Future for Pending {
+impl Future for AwaitedReply {
     type Output = Result<Done>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -492,9 +509,10 @@ impl Future for Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for AwaitedReply {
     fn drop(&mut self) {
         self.rx.close();
+        self.load.clear();
         if let Ok(Ok(Done { outcome: Outcome::Claimed(jobs), .. })) = self.rx.try_recv()
             && !jobs.is_empty()
         {

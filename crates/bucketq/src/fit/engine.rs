@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::judge::{Change, Instead, Judge, Judged, judge};
 use super::{Inputs, part, penalty};
 
-// What the engine is like: measured by `make bench-engine`, or taken from its code. docs/fit.md says which.
+// The engine's constants: measured by `make bench-engine`, or taken from its code. docs/fit.md says which.
 const COMMIT_MS: f64 = 0.4;
 const OP_MS: f64 = 0.015;
 const HEAD_BYTES: f64 = 18_432.0;
@@ -29,36 +29,36 @@ const SQS_POLL_S: f64 = 20.0;
 /// Seconds of a month of 730 hours.
 const MONTH_S: f64 = 2_628_000.0;
 
-/// What the model of this engine says. Infinity stands for a number without end.
+/// The results of the model of this engine. Infinity means unlimited.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Engine {
-    /// Ops per job, with those of retries and extensions.
+    /// Ops per job, including retries and extensions.
     pub mutations: f64,
     /// Lease extensions per job.
     pub extensions: f64,
-    /// Ops in a commit, as the arrivals make it.
+    /// Ops per commit that result from the arrivals.
     pub batch: f64,
-    /// Ops in a commit at most.
+    /// Most ops per commit.
     pub batch_max: f64,
     /// Time of a commit.
     pub commit_ms: f64,
     /// From one commit to the next while there is work.
     pub cycle_ms: f64,
-    /// Jobs per second at most.
+    /// Most jobs per second.
     pub capacity: f64,
-    /// Arrivals over capacity.
+    /// Arrivals divided by capacity.
     pub load: f64,
-    /// What a worker waits for the queue, per job.
+    /// Time that a worker waits for the queue, per job.
     pub queue_ms: f64,
-    /// That over itself and the work.
+    /// That time divided by itself plus the work.
     pub overhead: f64,
-    /// Dispatch delay on the store's best day.
+    /// Dispatch delay with the fastest requests.
     pub dispatch_best_ms: f64,
-    /// Expected time until a ready job is in a worker's hands.
+    /// Expected time until a worker holds a ready job.
     pub dispatch_ms: f64,
     /// The same when the store is slow.
     pub dispatch_p99_ms: f64,
-    /// PUTs per job, with lost races and upkeep.
+    /// PUTs per job, including lost races and maintenance.
     pub puts_per_job: f64,
     /// GETs per job.
     pub gets_per_job: f64,
@@ -66,22 +66,22 @@ pub struct Engine {
     pub bytes_per_commit: f64,
     /// Commits per second.
     pub commits_per_s: f64,
-    /// Conditional GETs per second of workers that wait.
+    /// Conditional GETs per second of waiting workers.
     pub polls_per_s: f64,
-    /// Share of the workers that are busy; over 1 no queue would help.
+    /// Share of the workers that are busy; above 1 no queue would help.
     pub worker_load: f64,
     /// First open of a process.
     pub cold_open_ms: f64,
-    /// A commit of a queue that moves its whole file each time.
+    /// A commit of a queue that rewrites its whole file each time.
     pub whole_file_ms: f64,
-    /// What to use when no change of this queue would do.
+    /// The alternative, when no change of this queue would suffice.
     pub instead: Option<Instead>,
     /// The verdict.
     #[serde(flatten)]
     pub judged: Judged,
 }
 
-/// Requests and US dollars of 730 hours, beside SQS.
+/// Requests and US dollars of 730 hours, compared with SQS.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Month {
     /// PUTs.
@@ -94,12 +94,12 @@ pub struct Month {
     pub cost: f64,
     /// Requests to SQS for the same load.
     pub sqs_requests: f64,
-    /// USD of those.
+    /// USD of those requests.
     pub sqs_cost: f64,
 }
 
-/// One commit: a fixed part, a part for each op, and a segment first when the delta does not fit into HEAD.
-struct Commit {
+/// One commit: a fixed part, a part per op, and a segment first if the delta does not fit into HEAD.
+struct CommitModel {
     latency: f64,
     op_bytes: f64,
     fixed: f64,
@@ -107,7 +107,7 @@ struct Commit {
     interval: f64,
 }
 
-impl Commit {
+impl CommitModel {
     fn of(i: &Inputs, mutations: f64) -> Self {
         let op_bytes = OP_BYTES + i.payload / mutations;
         let limit = if i.writes_per_s > 0.0 { 1000.0 / i.writes_per_s } else { 0.0 };
@@ -128,8 +128,8 @@ impl Commit {
         self.fixed + self.per_op * ops + if self.spills(ops) { self.latency } else { 0.0 }
     }
 
-    /// What arrivals make of the batch. Of the ops, `events` per ms come alone or with others that ride along, `each`
-    /// ops an event; a commit takes `lost` times its time, and its turn comes after `turns` intervals.
+    /// Returns the batch that results from the arrivals. `events` per ms need a commit, with `each` ops per event; a
+    /// commit takes `lost` times its time, and the writer's turn comes after `turns` intervals.
     fn gathered(&self, events: f64, each: f64, lost: f64, turns: f64, batch_max: f64) -> Gathered {
         let during = |fixed: f64| {
             let cycle = (fixed * lost + gather(fixed)) / (1.0 - events * each * self.per_op * lost);
@@ -144,34 +144,35 @@ impl Commit {
     }
 }
 
-/// The share of time in which a commit is under way when `x` come during one.
+/// The share of time in which a commit is under way when `x` events come during one.
 fn busy_at(x: f64) -> f64 {
     x / (x + (-x).exp())
 }
 
-/// The mean batch, the share of time in which a commit is under way, and how often nothing comes during one.
+/// The mean batch, the share of time in which a commit is under way, and the probability that no event comes during
+/// one.
 struct Gathered {
     batch: f64,
     busy: f64,
     nothing: f64,
 }
 
-/// How long a commit waits for those that the last one answered.
+/// How long a commit waits for the callers that the last one replied to.
 fn gather(ms: f64) -> f64 {
     (GATHER * ms).min(GATHER_MS)
 }
 
-/// What writers cost each other, and what of a job comes on its own.
+/// The cost of races between writers, and the ops of a job that need a commit of their own.
 struct Races {
-    /// Ops of a job that make a commit necessary; the others ride along.
+    /// Ops of a job that need a commit; the others ride along.
     alone: f64,
-    /// Between two looks at HEAD of a process in which a worker waits.
+    /// Time between two polls of HEAD by a process with a waiting worker.
     poll_ms: f64,
     /// PUTs per commit.
     tries: f64,
-    /// How many times its time a commit takes, lost races included.
+    /// The factor by which lost races lengthen a commit.
     lost: f64,
-    /// Commit intervals until it is one's turn.
+    /// Commit intervals until the writer's turn.
     turns: f64,
 }
 
@@ -196,9 +197,9 @@ pub(super) fn engine(i: &Inputs) -> Engine {
     let extensions = attempts * ((3.0 * i.work_ms) / i.lease_ms).floor();
     let mutations = i.mutations + 2.0 * i.retries + extensions;
     let most = penalty(w);
-    let commit = Commit::of(i, mutations);
+    let commit = CommitModel::of(i, mutations);
 
-    // The most a commit can carry, and so the capacity.
+    // The most that a commit can carry, and so the capacity.
     let most_ops = (MAX_BYTES / commit.op_bytes).clamp(1.0, MAX_OPS);
     let calls = mutations - extensions - 1.0;
     let jobs = if calls > 0.0 { i.producers.min(i.consumers / calls) } else { i.producers };
@@ -208,7 +209,7 @@ pub(super) fn engine(i: &Inputs) -> Engine {
     let capacity = (1000.0 * batch_max) / (mutations * full_cycle);
     let load = i.arrival / capacity;
 
-    // The batch that arrivals make: what came during one cycle.
+    // The batch that results from the arrivals: the ops that came during one cycle.
     let rho = load.min(1.0);
     let several = w > 1.0;
     let work = attempts * i.work_ms;
@@ -229,7 +230,8 @@ pub(super) fn engine(i: &Inputs) -> Engine {
     let commits = mutations / batch;
     let commits_per_s = i.arrival.min(capacity) * commits;
 
-    // Who waits in one process is woken at once; another's job shows with a poll, or with a commit of one's own.
+    // A job of the same process wakes a waiting claim at once; one of another process is noticed by a poll, or by a
+    // commit of this process.
     let notice_ms = if several {
         let noticed_ms = 1.0 / ((2.0 / poll_ms + commits_per_s / (1000.0 * w)) * (w - 1.0));
         noticed_ms + i.latency_ms + commit_ms + wait_ms
@@ -240,7 +242,7 @@ pub(super) fn engine(i: &Inputs) -> Engine {
     let dispatch_best_ms = i.latency_min_ms + COMMIT_MS + hop;
     let late_ms = if several { poll_ms / 2.0 } else { 0.0 };
 
-    // What a worker loses: it waits for its acks and for its share of a claim, in a closed loop at worst.
+    // The time that a worker loses: it waits for its acks and for its share of a claim, at worst in a closed loop.
     let claims = 1.0 / i.prefetch;
     let felt = (i.mutations - 2.0).max(0.0) + claims + i.retries * (1.0 + claims);
     let queue_ms = felt * (commit_ms + wait_ms.min(w * full_cycle) + hop);

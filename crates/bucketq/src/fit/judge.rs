@@ -8,51 +8,51 @@ use super::words::{amount, percent, time};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It suits.
+    /// It fits.
     Strong,
-    /// It works, at a price to be weighed.
+    /// It works, at a cost to consider.
     Tradeoff,
     /// Change something, or use something else.
     Poor,
 }
 
-/// The figures a verdict rests on; of equally bad ones the first decides.
+/// The figures that decide a verdict; of equally bad ones the first decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judge {
-    /// Arrivals over capacity.
+    /// Arrivals divided by capacity.
     Load,
     /// The queue's share of a worker's time.
     Overhead,
-    /// The dispatch delay against its budget.
+    /// The dispatch delay compared with its budget.
     Dispatch,
 }
 
-/// What would change a verdict.
+/// A change that would improve a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// Nothing here would.
+    /// No change of these inputs would.
     Nothing,
-    /// All is well up to this many jobs per second.
+    /// The verdict stays good up to this many jobs per second.
     Arrival,
-    /// A batch over this.
+    /// A batch larger than this.
     Batch,
-    /// More work in a job than this, ms.
+    /// More work per job than this, in ms.
     Work,
-    /// A dispatch budget of this, ms.
+    /// A dispatch budget of this many ms.
     Budget,
     /// A store without the limit on commits.
     Store,
     /// One process that commits for all.
     Broker,
-    /// More calls at once, this many times as many.
+    /// More simultaneous calls, this many times as many.
     Callers,
     /// This many queue files.
     Split,
 }
 
-/// What to use when no change of this queue would do.
+/// The alternative, when no change of this queue would suffice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Instead {
@@ -69,34 +69,34 @@ pub enum Instead {
 /// The class of each figure: 0 strong, 1 tradeoff, 2 poor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Classes {
-    /// Arrivals over capacity.
+    /// Arrivals divided by capacity.
     pub load: u8,
     /// The queue's share of a worker's time.
     pub overhead: u8,
-    /// The dispatch delay against its budget.
+    /// The dispatch delay compared with its budget.
     pub dispatch: u8,
 }
 
 /// A verdict and its reasons.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
-    /// Each figure for itself.
+    /// The class of each figure.
     pub classes: Classes,
     /// The worst of them.
     pub verdict: Verdict,
-    /// Which one; none when all are strong.
+    /// The figure that decides; none when all are strong.
     pub decided_by: Option<Judge>,
-    /// A load of 1.0 and more.
+    /// The load is 1.0 or more.
     pub backlog_grows: bool,
-    /// What would change it ...
+    /// The change that would improve it ...
     pub change: Change,
-    /// ... and how much of it.
+    /// ... and its value.
     pub change_value: Option<f64>,
-    /// All of it in words.
+    /// The verdict in words.
     pub sentence: String,
 }
 
-/// Judge three figures; `change` tells what would change the one that decides.
+/// Judges three figures; `change` returns the change that would improve the deciding one.
 pub(super) fn judge(
     load: f64,
     overhead: f64,

@@ -1,36 +1,36 @@
-//! What a queue file tells of its own workload: pure, from its jobs, its commits and its statistics.
+//! The workload of a queue file: derived from its jobs, its commits and its statistics. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use super::Inputs;
-use crate::job::{Job, State};
-use crate::query::{Commit, Stats};
+use crate::noun::job::{Job, State};
+use crate::noun::query::{Commit, Stats};
 
-/// With fewer jobs or commits a mean says nothing.
+/// With fewer jobs or commits a mean is not reliable.
 const ENOUGH: usize = 20;
 
-/// Times of something, in milliseconds.
+/// Statistics of a duration, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Times {
-    /// How many.
+    /// The number of values.
     pub samples: u64,
     /// Their mean.
     pub mean_ms: f64,
-    /// The middle one.
+    /// The median.
     pub p50_ms: f64,
     /// One in twenty takes longer.
     pub p95_ms: f64,
 }
 
-/// What can be told of the inputs; the names are those of [`Inputs`]. None: the file does not say.
+/// The observed inputs; the names are those of [`Inputs`]. None: the file does not show it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Told {
-    /// Ops a job, without retries and extensions.
+pub struct ObservedInputs {
+    /// Ops per job, without retries and extensions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mutations: Option<f64>,
-    /// Ops a commit.
+    /// Ops per commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<f64>,
     /// Jobs per second.
@@ -42,19 +42,19 @@ pub struct Told {
     /// Most jobs held at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumers: Option<f64>,
-    /// Jobs that one worker got in one commit.
+    /// Jobs that one worker claimed in one commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefetch: Option<f64>,
-    /// Writers that committed at the same time.
+    /// Most writers that committed at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub writers: Option<f64>,
-    /// Mean bytes of a payload.
+    /// Mean size of a payload in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<f64>,
     /// Further attempts of finished jobs, on average.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<f64>,
-    /// Mean lease of the jobs that are held.
+    /// Mean lease of the held jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<f64>,
     /// Size of the database.
@@ -62,8 +62,8 @@ pub struct Told {
     pub file_mib: Option<f64>,
 }
 
-impl Told {
-    /// These inputs with this workload, each within what the model takes.
+impl ObservedInputs {
+    /// Returns these inputs with the observed values, each within the range of the model.
     pub fn on(&self, inputs: &Inputs) -> Inputs {
         let or = |told: Option<f64>, usual: f64| told.unwrap_or(usual);
         Inputs {
@@ -86,28 +86,28 @@ impl Told {
 /// The workload of a queue file, as far as the file still knows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Workload {
-    /// Jobs looked at.
+    /// Jobs that were read.
     pub jobs: u64,
-    /// Whether these are all that the file has.
+    /// Whether these are all jobs of the file.
     pub complete: bool,
-    /// The longest time that arrivals were counted over; queues have their own.
+    /// The longest time over which arrivals were counted; each queue has its own.
     pub window_ms: f64,
-    /// Claim to ack, of jobs that are done; what the queue itself takes is in it.
+    /// From claim to ack, of done jobs; includes the queue's own time.
     pub work: Option<Times>,
-    /// From the time a job was ready to its claim, of those claimed once.
+    /// From the time a job was ready to its claim, of jobs claimed once.
     pub dispatch: Option<Times>,
     /// Commits in the log.
     pub commits: u64,
     /// The time that they span.
     pub commits_ms: f64,
-    /// What it tells the model.
-    pub inputs: Told,
+    /// The observed inputs of the model.
+    pub inputs: ObservedInputs,
 }
 
-/// What these jobs and commits tell. `complete` says whether the jobs are all there are.
+/// Derives the workload from these jobs and commits. `complete` says whether `jobs` has all jobs of the file.
 ///
-/// Finished jobs are kept for a while only, and the log reaches back to the newest base. Whatever was enqueued after the
-/// oldest finish that is kept is still there, so each queue's arrivals are counted from then.
+/// Finished jobs are kept only for a while, and the log begins at the newest base. Jobs that were enqueued after the
+/// oldest kept finish are all still there, so each queue's arrivals are counted from then.
 pub fn observe(jobs: &[Job], commits: &[Commit], stats: &Stats, complete: bool) -> Workload {
     let now = stats.commit_ms;
     let mut queues: BTreeMap<&str, Vec<&Job>> = BTreeMap::new();
@@ -144,7 +144,7 @@ pub fn observe(jobs: &[Job], commits: &[Commit], stats: &Stats, complete: bool) 
     let ops: u64 = commits.iter().map(|commit| u64::from(commit.ops)).sum();
     let span = commits.first().zip(commits.last()).map_or(0, |(new, old)| new.commit_ms - old.commit_ms);
     let retries = mean(&ended);
-    let told = Told {
+    let told = ObservedInputs {
         mutations: mutations(jobs, commits, whole_from, retries.unwrap_or(0.0)),
         batch: (commits.len() >= ENOUGH).then(|| tidy(ops as f64 / commits.len() as f64).clamp(1.0, 4096.0)),
         arrival: (counted >= ENOUGH && complete).then(|| tidy(arrival).min(1e6)),
@@ -169,14 +169,14 @@ pub fn observe(jobs: &[Job], commits: &[Commit], stats: &Stats, complete: bool) 
     }
 }
 
-/// From when on nothing that was enqueued can have been deleted: the oldest finish that is kept, or, when nothing has
-/// finished, the oldest enqueue.
+/// Returns the time since which no enqueued job can have been deleted: the oldest kept finish, or without one the
+/// oldest enqueue.
 fn whole_since(jobs: &[&Job]) -> i64 {
     let finished = jobs.iter().filter(|job| job.state != State::Dead).filter_map(|job| job.finished_ms).min();
     finished.or_else(|| jobs.iter().map(|job| job.enqueued_ms).min()).unwrap_or(0)
 }
 
-/// Ops over jobs, of the commits since a time; what retries add is taken off.
+/// Returns ops per job in the commits since a time, less the ops of retries.
 fn mutations(jobs: &[Job], commits: &[Commit], since: i64, retries: f64) -> Option<f64> {
     let commits: Vec<&Commit> = commits.iter().filter(|commit| commit.commit_ms > since).collect();
     let (first, last) = (commits.last()?.commit_seq, commits.first()?.commit_seq);
@@ -185,19 +185,19 @@ fn mutations(jobs: &[Job], commits: &[Commit], since: i64, retries: f64) -> Opti
     (enqueued >= ENOUGH).then(|| tidy(ops as f64 / enqueued as f64 - 2.0 * retries).clamp(1.0, 1000.0))
 }
 
-/// The most writers that were there at the same time; each is there from its first to its last commit with an op. One
-/// that is opened again is another one.
+/// Returns the most writers that were active at the same time; each is active from its first to its last commit with an
+/// op. A writer that opens the file again counts as another one.
 fn writers_at_once(commits: &[Commit]) -> f64 {
     let mut there: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
     for commit in commits.iter().filter(|commit| commit.ops > 0) {
         let (first, last) = there.entry(&commit.writer).or_insert((commit.commit_ms, commit.commit_ms));
         (*first, *last) = (commit.commit_ms.min(*first), commit.commit_ms.max(*last));
     }
-    // One moment longer, so that a single commit counts.
+    // One millisecond longer, so that a single commit counts.
     most_at_once(there.into_values().flat_map(|(first, last)| [(first, 1), (last + 1, -1)]).collect())
 }
 
-/// The most claims that were open at the same moment.
+/// Returns the most claims that were open at the same moment.
 fn held_at_once(jobs: &[Job]) -> f64 {
     let mut steps: Vec<(i64, i32)> = vec![];
     for job in jobs {
@@ -212,7 +212,7 @@ fn held_at_once(jobs: &[Job]) -> f64 {
 }
 
 fn most_at_once(mut steps: Vec<(i64, i32)>) -> f64 {
-    // Whoever ends at the moment another begins made room first.
+    // An end sorts before a beginning at the same moment.
     steps.sort_unstable();
     let (mut held, mut most) = (0, 0);
     for (_, step) in steps {
@@ -222,7 +222,7 @@ fn most_at_once(mut steps: Vec<(i64, i32)>) -> f64 {
     f64::from(most)
 }
 
-/// Jobs that one named worker got in one commit, on average.
+/// Returns how many jobs a named worker claimed in one commit, on average.
 fn prefetch(jobs: &[Job]) -> Option<f64> {
     let claims: Vec<(u64, &str)> =
         jobs.iter().filter_map(|job| Some((job.fence?, job.worker.as_deref()?))).collect();
@@ -242,7 +242,7 @@ fn mean(all: &[f64]) -> Option<f64> {
     (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
 }
 
-/// Four significant digits or better: nothing here is known better.
+/// Rounds to four decimals: the data is no more precise.
 fn tidy(number: f64) -> f64 {
     (number * 10_000.0).round() / 10_000.0
 }

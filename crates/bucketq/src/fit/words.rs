@@ -1,6 +1,6 @@
-//! Numbers as people read them; the other two models have the same.
+//! Numbers formatted for people; the other two models format them the same way.
 
-/// Three significant digits, whole from 100 on, with a comma at each thousand; halves go up.
+/// Formats a number with three significant digits, whole from 100 on, with a comma at each thousand; halves round up.
 pub(super) fn amount(value: f64) -> String {
     if value.is_infinite() {
         return "any number".to_owned();
@@ -17,7 +17,7 @@ pub(super) fn amount(value: f64) -> String {
         4
     };
     let ten = 10_f64.powi(digits);
-    // A little more than a half, so that a half that lost its last bit is still one.
+    // Slightly more than a half, so that a half that lost its last bit still rounds up.
     let scaled = (value * ten + 0.5 + 1e-9).floor();
     if digits == 0 {
         return thousands(&format!("{scaled:.0}"));
@@ -37,12 +37,12 @@ fn thousands(digits: &str) -> String {
     text
 }
 
-/// A share as a percentage.
+/// Formats a share as a percentage.
 pub(super) fn percent(share: f64) -> String {
     format!("{}%", amount(100.0 * share))
 }
 
-/// A time in the unit that suits it.
+/// Formats a time in a suitable unit.
 pub(super) fn time(ms: f64) -> String {
     if ms < 1000.0 {
         format!("{} ms", amount(ms))

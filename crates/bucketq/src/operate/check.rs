@@ -1,5 +1,5 @@
-//! Reading everything a queue file consists of and saying what is wrong with it. Never writes, and never stops at the
-//! first thing that is wrong; only a store that gives no answer ends a check.
+//! Reads everything that belongs to a queue file and reports what is wrong with it. Never writes, and continues after a
+//! problem; only a store that does not reply ends a check.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,44 +7,61 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::report::{Problem, Report};
-use crate::catchup::Source;
-use crate::config::Options;
-use crate::db::{self, Db};
-use crate::env::Env;
-use crate::error::{Code, Error, Kind, Result};
-use crate::head::{BaseRef, Head, SegmentRef};
-use crate::keys::{self, Named, Object};
-use crate::life::Archived;
-use crate::pages::{PAGE, PageFile, Pages};
-use crate::record::Record;
-use crate::store::{Got, Store, StoreUrl, open_store};
-use crate::wire::hash;
-use crate::{base, gc, segment};
+use crate::bucket::head::{BaseRef, Head, SegmentRef};
+use crate::bucket::keys::{self, Named, Object};
+use crate::bucket::record::Record;
+use crate::bucket::wire::hash;
+use crate::bucket::{base, segment};
+use crate::bytes::store::{Got, MAX_OBJECT, Store, StoreUrl, open_store};
+use crate::bytes::wrap::limited::CallLimit;
+use crate::engine::{catchup::Source, gc};
+use crate::fork;
+use crate::noun::config::{MAX_HEAD, Options};
+use crate::noun::env::Env;
+use crate::noun::error::{Code, Error, Kind, Result};
+use crate::noun::life::Archived;
+use crate::state::db::{self, Db};
+use crate::state::pages::{PAGE, PageFile, Pages};
 
-/// Times to begin again because HEAD moved on and what it had referred to was collected.
+/// Times to start over because HEAD moved on and objects it had referred to were collected.
 const TRIES: u32 = 8;
-/// What a problem of the state as a whole is told of.
+/// The object name in problems of the database as a whole.
 const DATABASE: &str = "database";
 
-/// Check the queue file at `url`; nothing is written, and GET and LIST are all it needs. Works while others commit.
-/// An error means that there is nothing to check or that the store cannot be read; whatever is wrong with the file is
-/// in the report.
+/// Checks the queue file at `url`. Writes nothing; GET and LIST permissions suffice. Works while others commit. Fails
+/// only if there is nothing to check or the store cannot be read; everything wrong with the file is in the report. Ends
+/// at the deadline, or later as soon as the store has been silent for a third of the deadline.
 pub async fn check(url: &str, options: Options) -> Result<Report> {
     let options = Options { read_only: true, ..options };
-    let url = StoreUrl::parse(url)?;
-    let store = open_store(&url, &options, &Env::default()).await?;
-    check_with(store, url.name(), options).await
+    options.check()?;
+    let (url, env) = (StoreUrl::parse(url)?, Env::default());
+    let call_limit = CallLimit::new(&env, options.deadline);
+    let checked = async {
+        let store = open_store(&url, &options, &env).await?;
+        whole(&call_limit, store, url.name(), &options).await
+    };
+    call_limit.run(&format!("the check of {}", url.name()), Box::pin(checked)).await
 }
 
-/// [`check`] in a store of one's own.
+/// Does the same as [`check`] in the given store.
 pub async fn check_with(store: Arc<dyn Store>, name: &str, options: Options) -> Result<Report> {
     options.check()?;
     StoreUrl::check_name(name)?;
+    let call_limit = CallLimit::new(&Env::default(), options.deadline);
+    call_limit.run(&format!("the check of {name}"), whole(&call_limit, store, name, &options)).await
+}
+
+async fn whole(
+    call_limit: &Arc<CallLimit>,
+    store: Arc<dyn Store>,
+    name: &str,
+    options: &Options,
+) -> Result<Report> {
+    let store = call_limit.over_store(store);
     let max_pages = u32::try_from(options.max_file / PAGE as u64).unwrap_or(u32::MAX - 1);
-    let source = Source { store, name: name.to_owned(), max_pages };
+    let source = Source::new(store, name.to_owned(), max_pages);
     for _ in 0..TRIES {
-        let mut checking =
-            Checking { source: &source, archives: None, options: &options, report: Report::default() };
+        let mut checking = Checking { source: &source, archives: None, report: Report::default() };
         if checking.whole().await? {
             return Ok(checking.report);
         }
@@ -61,7 +78,6 @@ struct Checking<'a> {
     source: &'a Source,
     /// The archive objects that HEAD's database lists, once that is read.
     archives: Option<Vec<Archived>>,
-    options: &'a Options,
     report: Report,
 }
 
@@ -71,23 +87,29 @@ impl Checking<'_> {
         self.report.problems.push(Problem { object: object.to_owned(), check: check.to_owned(), found });
     }
 
-    /// The object, counted. None when it is not there.
-    async fn read(&mut self, key: &str) -> Result<Option<Bytes>> {
-        match self.source.store.get(key, None).await.map_err(|e| e.during(format!("reading {key}")))? {
-            Got::Object { bytes, .. } => {
+    /// Reads and counts the object. None when it does not exist.
+    async fn read(&mut self, key: &str, most: u64) -> Result<Option<Bytes>> {
+        match self.source.store.get_at_most(key, None, most).await {
+            Ok(Got::Object { bytes, .. }) => {
                 self.report.read.add(bytes.len() as u64);
                 Ok(Some(bytes))
             }
-            _ => Ok(None),
+            Ok(_) => Ok(None),
+            // Too many bytes for this object: a problem like any other; nothing of it is decoded.
+            Err(error) if error.code() == Code::Corrupt => {
+                self.problem(key, "it has the size it should have", error.message());
+                Ok(Some(Bytes::new()))
+            }
+            Err(error) => Err(error.during(format!("reading {key}"))),
         }
     }
 
-    /// One pass. False when HEAD moved on and something it had referred to is gone.
+    /// Makes one pass. Returns false when HEAD moved on and an object it had referred to is gone.
     async fn whole(&mut self) -> Result<bool> {
         self.report.name.clone_from(&self.source.name);
         self.report.store = self.source.store.describe();
         let key = keys::head(&self.source.name);
-        let bytes = self.read(&key).await?;
+        let bytes = self.read(&key, MAX_HEAD as u64).await?;
         let head = match &bytes {
             None => Err("there is none".to_owned()),
             Some(bytes) => match Head::decode(&key, bytes) {
@@ -130,19 +152,19 @@ impl Checking<'_> {
     }
 
     async fn moved_on(&mut self, key: &str, head: &Head) -> Result<bool> {
-        let now = self.read(key).await?.map(|bytes| Head::decode(key, &bytes));
+        let now = self.read(key, MAX_HEAD as u64).await?.map(|bytes| Head::decode(key, &bytes));
         Ok(!matches!(now, Some(Ok(now)) if now.commit_id == head.commit_id))
     }
 
-    /// What HEAD refers to, one object after another; then the database they make. False when an object is missing.
+    /// Reads each object that HEAD refers to, then the database they form. Returns false when an object is missing.
     async fn referenced(&mut self, head: &Head) -> Result<bool> {
         let mut there = true;
         let mut pages = Some(Pages::new());
         if head.base.len > 0 {
             let key = keys::base(&self.source.name, &head.file_id, head.base.seq, &head.base.rand);
-            let read = self.read(&key).await?;
+            let read = self.read(&key, self.source.most_of_base(head)).await?;
             there &= read.is_some();
-            pages = self.told(&key, "the base is whole", read.as_ref(), |bytes| {
+            pages = self.decoded(&key, "the base is whole", read.as_ref(), |bytes| {
                 base::decode(&key, bytes, &head.base, self.source.max_pages)
             });
             self.report.referenced.add(head.base.len);
@@ -150,9 +172,9 @@ impl Checking<'_> {
         let mut parts: Vec<(String, Option<Vec<Record>>)> = vec![];
         for s in &head.segments {
             let key = keys::segment(&self.source.name, &head.file_id, s.from, s.to, &s.rand);
-            let read = self.read(&key).await?;
+            let read = self.read(&key, s.len.into()).await?;
             there &= read.is_some();
-            let records = self.told(&key, "the segment is whole", read.as_ref(), |bytes| {
+            let records = self.decoded(&key, "the segment is whole", read.as_ref(), |bytes| {
                 segment::decode(&key, bytes, s, &head.file_id, &head.lineage_id)
             });
             self.report.referenced.add(u64::from(s.len));
@@ -175,8 +197,8 @@ impl Checking<'_> {
         Ok(there)
     }
 
-    /// The decoded object, or a problem.
-    fn told<T>(
+    /// Returns the decoded object, or reports a problem.
+    fn decoded<T>(
         &mut self,
         key: &str,
         check: &str,
@@ -196,7 +218,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Each part continues the one before it, as far as both can be read.
+    /// Checks that each part continues the one before it, as far as both can be read.
     fn chained(&mut self, parts: &[(String, Option<Vec<Record>>)]) {
         for pair in parts.windows(2) {
             let [(before, Some(first)), (after, Some(second))] = pair else { continue };
@@ -209,7 +231,7 @@ impl Checking<'_> {
         }
     }
 
-    /// The deltas one by one, each with the checksum it must lead to.
+    /// Applies the deltas one by one and checks the checksum after each.
     fn replayed(
         &mut self,
         mut pages: Pages,
@@ -247,13 +269,11 @@ impl Checking<'_> {
         Some(pages)
     }
 
-    /// The tables, off this task: they may be large.
+    /// Checks the tables on a blocking thread: they may be large.
     async fn database(&mut self, pages: Pages, head: &Head) -> Result<()> {
         let (max_pages, newest, floor) = (self.source.max_pages, head.commit_seq, head.gc_floor);
         let looked = tokio::task::spawn_blocking(move || look(pages, max_pages, Some(newest), floor)).await;
-        match looked
-            .map_err(|e| Error::new(Code::Internal, "the check of the database ended early").because(e))?
-        {
+        match looked.map_err(|e| Error::bug("the check of the database ended early").because(e))? {
             Ok(looked) => {
                 self.report.jobs = looked.jobs;
                 self.archives = looked.archives;
@@ -261,7 +281,7 @@ impl Checking<'_> {
                     self.report.read_only =
                         Some("its schema is newer than this library: upgrade bucketq".into());
                 }
-                self.report.problems.extend(looked.unsound.into_iter().map(|u| Problem {
+                self.report.problems.extend(looked.violations.into_iter().map(|u| Problem {
                     object: DATABASE.to_owned(),
                     check: u.rule.to_owned(),
                     found: u.what,
@@ -272,11 +292,12 @@ impl Checking<'_> {
         Ok(())
     }
 
-    /// Whether HEAD refers to it, itself or by the list in its database. Without a list every archive object may be on it.
+    /// Returns whether HEAD refers to the object, directly or by the list in its database. Without a list, every
+    /// archive object may be on it.
     fn refers(&self, head: &Head, object: &Object) -> bool {
         match *object {
             Object::Archive { seq, rand } => {
-                self.archives.as_ref().is_none_or(|a| gc::kept(a, &head.file_id).contains(&(seq, rand)))
+                self.archives.as_ref().is_none_or(|a| gc::live(a, &head.file_id).contains(&(seq, rand)))
             }
             _ => gc::refers(head, object),
         }
@@ -285,21 +306,21 @@ impl Checking<'_> {
     fn may_go(&self, head: &Head, object: &Object) -> bool {
         match *object {
             Object::Archive { seq, rand } => {
-                let kept = self.archives.as_ref().map(|a| gc::kept(a, &head.file_id));
-                gc::archive_may_go(head.gc_floor, kept.as_ref(), seq, rand, self.options)
+                let kept = self.archives.as_ref().map(|a| gc::live(a, &head.file_id));
+                gc::archive_may_go(head.gc_floor, kept.as_ref(), seq, rand)
             }
-            _ => gc::may_go(head, object, self.options),
+            _ => gc::may_go(head, object),
         }
     }
 
-    /// The archive objects that the database lists, one after another. False when one is missing.
+    /// Reads each archive object that the database lists. Returns false when one is missing.
     async fn archived(&mut self) -> Result<bool> {
         let mut there = true;
         for a in self.archives.clone().unwrap_or_default() {
             let key = keys::archive(&self.source.name, &keys::hex(&a.file), a.seq, &a.rand);
-            let read = self.read(&key).await?;
+            let read = self.read(&key, a.bytes).await?;
             there &= read.is_some();
-            self.told(&key, "the archive object is what was listed", read.as_ref(), |bytes| {
+            self.decoded(&key, "the archive object is what was listed", read.as_ref(), |bytes| {
                 let whole = bytes.len() as u64 == a.bytes && hash(bytes) == a.hash;
                 if whole { Ok(()) } else { Err(Error::new(Code::Corrupt, "its length or hash is another")) }
             });
@@ -308,11 +329,11 @@ impl Checking<'_> {
         Ok(there)
     }
 
-    /// What else lies under the name. Answers its keys.
+    /// Lists all other objects under the name. Returns their keys.
     async fn others(&mut self, head: Option<&Head>) -> Result<Vec<(String, Object)>> {
         let listed = match self.source.store.list(&keys::prefix(&self.source.name)).await {
             Ok(listed) => listed,
-            // Credentials that may only GET are enough for everything else.
+            // Credentials that may only GET suffice for everything else.
             Err(error) if error.code() == Code::Denied && head.is_some() => return Ok(vec![]),
             Err(error) => return Err(error.during("listing what belongs to the queue file")),
         };
@@ -341,14 +362,13 @@ impl Checking<'_> {
         Ok(left)
     }
 
-    /// Without HEAD: which objects are whole in themselves.
+    /// Finds, without HEAD, the objects that are intact by themselves.
     async fn salvage(&mut self, left: Vec<(String, Object)>) -> Result<()> {
         for (key, object) in left {
-            let Some(bytes) = self.read(&key).await? else { continue };
+            let Some(bytes) = self.read(&key, MAX_OBJECT).await? else { continue };
             let max_pages = self.source.max_pages;
             let sound = tokio::task::spawn_blocking(move || alone(&bytes, object, max_pages)).await;
-            let sound = sound
-                .map_err(|e| Error::new(Code::Internal, "the check of an object ended early").because(e))?;
+            let sound = sound.map_err(|e| Error::bug("the check of an object ended early").because(e))?;
             match sound {
                 Ok(()) => self.report.sound_objects.push(key),
                 Err(error) if error.kind() == Kind::Corrupt => {
@@ -361,40 +381,42 @@ impl Checking<'_> {
     }
 }
 
-/// What the tables of a database say.
+/// The content of a database's tables, as far as checks need it.
 pub(super) struct Looked {
-    /// The archive objects that must stay, if they can be told.
+    /// The archive objects that must be kept, if they are known.
     pub archives: Option<Vec<Archived>>,
-    /// Jobs in it.
+    /// The number of jobs.
     pub jobs: u64,
-    /// The newest commit anything in it is of.
+    /// The newest commit that any row mentions.
     pub newest: u64,
     /// Its schema is newer than this library.
     pub newer: bool,
-    /// What is wrong.
-    pub unsound: Vec<db::Unsound>,
+    /// The rules that do not hold.
+    pub violations: Vec<db::Violation>,
 }
 
-/// Look at every table. `newest` is the commit that the database shows, if that is known, and `floor` that of its HEAD.
+/// Checks every table. `newest` is the commit of the database, if it is known, and `floor` that of its HEAD.
 pub(super) fn look(pages: Pages, max_pages: u32, newest: Option<u64>, floor: u64) -> Result<Looked> {
+    // SQLite holds its own locks now and then until this returns.
+    let _inside = fork::inside();
     let max_pages = max_pages.max(pages.page_count());
     let file = PageFile::new(pages);
     let mut db = Db::open(file.connect(max_pages)?)?;
     let newer = db.check_writable().is_err();
-    let mut unsound = db::unsound(db.connection(), newest);
+    let mut violations = db::violations(db.connection(), newest);
     if !newer {
-        unsound.extend(schema_differs(&db)?);
+        violations.extend(schema_differs(&db)?);
     }
-    if newer || !unsound.is_empty() {
-        return Ok(Looked { archives: None, jobs: 0, newest: 0, newer, unsound });
+    if newer || !violations.is_empty() {
+        return Ok(Looked { archives: None, jobs: 0, newest: 0, newer, violations });
     }
     let (jobs, newest) = db::extent(db.connection())?;
-    let archives = db.archives_kept(floor).ok();
-    Ok(Looked { archives, jobs, newest, newer, unsound })
+    let archives = db.live_archives(floor).ok();
+    Ok(Looked { archives, jobs, newest, newer, violations })
 }
 
-/// The schema is shared by all versions, so it is that of an empty file, to the letter.
-fn schema_differs(db: &Db) -> Result<Vec<db::Unsound>> {
+/// Compares the schema with that of an empty file: all versions share one schema, so it is the same to the letter.
+fn schema_differs(db: &Db) -> Result<Vec<db::Violation>> {
     let empty = Db::create(PageFile::new(Pages::new()).connect(1024)?, 0)?;
     let (ours, theirs) = (db::schema(empty.connection())?, db::schema(db.connection())?);
     let names = |of: &BTreeSet<(String, String)>, others: &BTreeSet<(String, String)>| {
@@ -403,11 +425,11 @@ fn schema_differs(db: &Db) -> Result<Vec<db::Unsound>> {
     let differ: BTreeSet<String> = &names(&ours, &theirs) | &names(&theirs, &ours);
     Ok(differ
         .into_iter()
-        .map(|what| db::Unsound { rule: "the schema is that of this version", what })
+        .map(|what| db::Violation { rule: "the schema is that of this version", what })
         .collect())
 }
 
-/// An object that nothing vouches for, by what it says of itself.
+/// Checks an object without a reference to it, by its own content only.
 fn alone(bytes: &Bytes, object: Object, max_pages: u32) -> Result<()> {
     match object {
         Object::Base { seq, .. } => {
@@ -415,11 +437,11 @@ fn alone(bytes: &Bytes, object: Object, max_pages: u32) -> Result<()> {
                 if bytes.starts_with(b"SQLite format 3\0") { base::CODEC_NONE } else { base::CODEC_ZSTD };
             let r = BaseRef { seq, rand: [0; 8], codec, len: bytes.len() as u64, hash: hash(bytes) };
             let looked = look(base::decode("it", bytes, &r, max_pages)?, max_pages, Some(seq), 0)?;
-            looked.unsound.first().map_or(Ok(()), |u| {
+            looked.violations.first().map_or(Ok(()), |u| {
                 Err(Error::new(Code::Corrupt, format!("{}, but not: {}", u.rule, u.what)))
             })
         }
-        // Its rows are for those who read archives; that it is whole its own footer tells them.
+        // Their rows are not checked here; a Parquet footer shows readers whether the object is whole.
         Object::Archive { .. } | Object::Stage { .. } => Ok(()),
         Object::Segment { from, to, .. } => {
             let r =

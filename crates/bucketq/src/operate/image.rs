@@ -1,75 +1,24 @@
-//! Images: a settled commit as a plain SQLite file on this machine. Written for an export, read and judged for a restore.
+//! Reads and checks an image, a plain SQLite file on this machine, before it is restored.
 //!
-//! Called by the writer (export) and by restore. Blocks on files: callers run it where that is allowed.
+//! Called by restore. Blocks on files: callers run it on a blocking thread.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::check::look;
-use crate::error::{Code, Error, Result};
-use crate::pages::{Image, PAGE, Pages};
+use crate::engine::image::local;
+use crate::noun::error::{Code, Error, Result};
+use crate::state::pages::{Image, PAGE, Pages};
 
-/// Write the image to `path`: whole or not at all, and over a file that is there only with `replace`. `rand` names the
-/// file it grows in.
-pub(crate) fn export(image: &Image, path: &Path, replace: bool, rand: [u8; 8]) -> Result<u64> {
-    let taken = || {
-        let what = format!(
-            "there is a file at {} already: choose another path, or have it replaced",
-            path.display()
-        );
-        Err(Error::new(Code::FileExists, what))
-    };
-    let Some(name) = path.file_name() else {
-        return Err(Error::invalid(format!("{} names no file to write to", path.display())));
-    };
-    if !replace && path.symlink_metadata().is_ok() {
-        return taken();
-    }
-    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut unfinished = std::ffi::OsString::from(".");
-    unfinished.push(name);
-    unfinished.push(format!(".{:016x}.tmp", u64::from_le_bytes(rand)));
-    let unfinished = dir.join(unfinished);
-    let written = write(image, &unfinished).and_then(|()| {
-        if replace {
-            return fs::rename(&unfinished, path);
-        }
-        // A link, unlike a rename, never takes the place of what somebody put there meanwhile.
-        fs::hard_link(&unfinished, path)
-    });
-    if !(replace && written.is_ok()) {
-        let _ = fs::remove_file(&unfinished);
-    }
-    match written {
-        Err(e) if e.kind() == ErrorKind::AlreadyExists && !replace => return taken(),
-        Err(e) => return Err(local(&format!("write {}", path.display()), &e)),
-        Ok(()) => {}
-    }
-    if cfg!(unix) {
-        File::open(dir)
-            .and_then(|d| d.sync_all())
-            .map_err(|e| local(&format!("sync {}", dir.display()), &e))?;
-    }
-    Ok(image.bytes())
-}
-
-fn write(image: &Image, to: &Path) -> io::Result<()> {
-    let mut file = io::BufWriter::new(File::options().write(true).create_new(true).open(to)?);
-    image.write_to(&mut file)?;
-    file.flush()?;
-    file.get_ref().sync_all()
-}
-
-/// An image that may be restored.
+/// An image that can be restored.
 pub(super) struct Sound {
     pub pages: Image,
     pub jobs: u64,
-    /// The newest commit that anything in it is of.
+    /// The newest commit that any row in it mentions.
     pub newest: u64,
 }
 
-/// Read an image and refuse it unless it is a whole queue file of a schema this version writes.
+/// Reads an image and refuses it unless it is a whole queue file with a schema that this version writes.
 pub(super) fn read(path: &Path, max_pages: u32) -> Result<Sound> {
     let refuse =
         |why: String| Err(Error::new(Code::Image, format!("{} cannot be restored: {why}", path.display())));
@@ -119,16 +68,12 @@ pub(super) fn read(path: &Path, max_pages: u32) -> Result<Sound> {
             format!("{} has a newer schema than this library writes: upgrade bucketq", path.display()),
         ));
     }
-    if let Some(first) = looked.unsound.first() {
-        let others = match looked.unsound.len() {
+    if let Some(first) = looked.violations.first() {
+        let others = match looked.violations.len() {
             1 => String::new(),
             n => format!(", and {} findings more", n - 1),
         };
         return refuse(format!("{}, but not: {}{others}", first.rule, first.what));
     }
     Ok(Sound { pages: image, jobs: looked.jobs, newest: looked.newest })
-}
-
-fn local(what: &str, e: &io::Error) -> Error {
-    Error::new(Code::LocalFile, format!("cannot {what}: {e}"))
 }

@@ -1,11 +1,10 @@
-//! What is done to a queue file as a whole, without its writer: check it, restore it, keep an image of it, hold one commit
-//! of it fast for those who analyse it.
+//! Operations on a whole queue file, without its writer: check it, restore it, fix its time, read one commit of it.
 //!
-//! Called by programs directly, and by the writer for images and for the history. Nothing here takes part in ordinary
-//! commits; what is written in a bucket is what a restore makes (P23), and what is put aside for a while.
+//! Called by programs directly, and not part of ordinary commits. In the bucket, these write only a restored state
+//! (P23) and temporary objects.
 
 mod check;
-mod history;
+mod fix_time;
 mod image;
 #[cfg(feature = "archive")]
 mod pinned;
@@ -13,8 +12,7 @@ mod report;
 mod restore;
 
 pub use check::{check, check_with};
-pub(crate) use history::history;
-pub(crate) use image::export;
+pub use fix_time::{FixedTime, fix_time, fix_time_with};
 #[cfg(feature = "archive")]
 pub use pinned::{Objects, Pinned};
 pub use report::{Problem, Report, Tally};

@@ -1,13 +1,13 @@
-//! What a check found: plain data for people and programs. No logic.
+//! The result of a check: plain data for people and programs. No logic.
 
 use serde::Serialize;
 
-/// How many objects, and how many bytes they have.
+/// A number of objects and their size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
     /// Objects.
     pub count: u64,
-    /// Their bytes.
+    /// Bytes of those.
     pub bytes: u64,
 }
 
@@ -18,18 +18,18 @@ impl Tally {
     }
 }
 
-/// A check that something did not pass.
+/// A check that an object did not pass.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// The object: a key, or `database` for what the objects together say.
+    /// The object: a key, or `database` for the database that the objects form.
     pub object: String,
-    /// What should hold.
+    /// The rule that should hold.
     pub check: String,
-    /// What was found instead.
+    /// The content found instead.
     pub found: String,
 }
 
-/// What a check of a queue file read and found.
+/// The report of a check of a queue file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// The name of the queue file.
@@ -50,29 +50,29 @@ pub struct Report {
     pub read_only: Option<String>,
     /// Objects that were read.
     pub read: Tally,
-    /// Commits after the base whose deltas were applied one by one, with the checksum right after each.
+    /// Commits after the base whose deltas were applied one by one, with the right checksum after each.
     pub commits: u64,
     /// Pages of the database, 4,096 bytes each.
     pub pages: u64,
     /// Jobs in it.
     pub jobs: u64,
-    /// What HEAD refers to, itself included.
+    /// Objects that HEAD refers to, HEAD included.
     pub referenced: Tally,
-    /// What belongs to the queue file, and HEAD does not refer to: retired objects, leftovers of lost races and crashes,
-    /// and uploads under way. None when listing is not allowed.
+    /// Objects of the queue file that HEAD does not refer to: retired objects, leftovers of lost races and crashes, and
+    /// uploads under way. None when listing is not allowed.
     pub unreferenced: Option<Tally>,
-    /// Of those, what the next collection deletes.
+    /// Those that the next collection deletes.
     pub collectable: Option<Tally>,
-    /// Objects under the name that belong to another file id, such as one that was lost; nothing ever deletes them.
+    /// Objects under the name that belong to another file id, such as a lost one; they are never deleted.
     pub foreign: Option<Tally>,
-    /// Bases and segments that are whole in themselves, if HEAD is not: what a restore could be made from.
+    /// Bases and segments that are intact, if HEAD is not: material for a restore.
     pub sound_objects: Vec<String>,
-    /// Everything that is wrong. Empty: the queue file is sound.
+    /// Every problem. Empty: the queue file is sound.
     pub problems: Vec<Problem>,
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// Returns true if there are no problems.
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty()
     }

@@ -1,0 +1,184 @@
+//! The lock for replacing an object: only the writer that has locked the object's file may replace it.
+//!
+//! Called by the file store. The lock is on the object itself, not on a file beside it that could be deleted
+//! separately. A rename replaces the object and so ends the lock. Under the lock the writer checks that the file is
+//! still the one it read, and renames: for these few microseconds a stopped process blocks others. All slow work is
+//! outside. On systems other than Unix, where open files cannot be renamed over or locked files not read, the lock is
+//! on a file beside the object.
+
+use std::fs::{self, File, Metadata, TryLockError};
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use crate::fork;
+
+/// First and longest pause between two tries to get the lock. After LONGEST in total the holder is stopped, or its disk
+/// hangs. The pauses are counted, not measured.
+const PAUSE: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
+const LONGEST: Duration = Duration::from_millis(250);
+
+/// An object and its file as they were read.
+pub(super) struct ReadObject {
+    file: File,
+    meta: Metadata,
+    #[cfg_attr(unix, expect(dead_code, reason = "elsewhere a file is known by its bytes"))]
+    bytes: Vec<u8>,
+}
+
+/// The outcome of taking the lock. With an error instead, nothing was changed.
+pub(super) enum LockUse {
+    /// The object was locked, and this is the result of the work.
+    Used(io::Result<()>),
+    /// The object was replaced or deleted meanwhile.
+    Other,
+    /// Another process holds the lock and does not release it: its pid, if known.
+    Waiting(Option<u32>),
+}
+
+/// Opens an object to lock it. Some file systems lock only files that are open for writing.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    match File::options().read(true).write(true).open(path) {
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => File::open(path),
+        opened => opened,
+    }
+}
+
+impl ReadObject {
+    /// Returns the object that was read from this file.
+    pub fn of(file: File, bytes: Vec<u8>) -> io::Result<Self> {
+        let meta = file.metadata()?;
+        Ok(Self { file, meta, bytes })
+    }
+
+    /// Runs `work`, which replaces or deletes the object, if no other process has done so.
+    pub fn with_lock(
+        &self,
+        path: &Path,
+        beside: &Path,
+        work: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<LockUse> {
+        if cfg!(unix) {
+            return with_lock(&self.file, || self.is_still(path), work);
+        }
+        let lock = crate::bytes::disk::making().open(beside)?;
+        with_lock(&lock, || self.is_still(path), work)
+    }
+
+    /// Returns whether it is the same file and nobody has edited it by hand.
+    #[cfg(unix)]
+    fn is_still(&self, path: &Path) -> io::Result<bool> {
+        use std::os::unix::fs::MetadataExt;
+        let stamp = |m: &Metadata| (m.dev(), m.ino(), m.len(), m.mtime(), m.mtime_nsec());
+        match fs::metadata(path) {
+            Ok(there) => Ok(stamp(&there) == stamp(&self.meta)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn is_still(&self, path: &Path) -> io::Result<bool> {
+        match fs::read(path) {
+            Ok(there) => Ok(self.bytes.is_empty() || there == self.bytes),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Gives the written file its name, if no file has it.
+pub(super) fn create(written: &Path, path: &Path, dir: &Path) -> io::Result<LockUse> {
+    match fs::hard_link(written, path) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => return Ok(LockUse::Other),
+        // A file system without hard links, such as those of memory cards.
+        Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied) && cfg!(unix) => {}
+        made => return Ok(LockUse::Used(made)),
+    }
+    with_lock(&File::open(dir)?, || Ok(!fs::exists(path)?), || fs::rename(written, path))
+}
+
+fn with_lock(
+    lock: &File,
+    is_still: impl Fn() -> io::Result<bool>,
+    work: impl FnOnce() -> io::Result<()>,
+) -> io::Result<LockUse> {
+    let (mut pause, mut waited) = (PAUSE.0, Duration::ZERO);
+    loop {
+        {
+            // No fork happens here: the child would hold the lock too, and keep it if this process is killed.
+            let _inside = fork::inside();
+            match lock.try_lock() {
+                Ok(()) => {
+                    let _unlock = Unlock(lock);
+                    return Ok(if is_still()? { LockUse::Used(work()) } else { LockUse::Other });
+                }
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(e)) => return Err(e),
+            }
+        }
+        if !is_still()? {
+            return Ok(LockUse::Other);
+        }
+        if waited >= LONGEST {
+            return Ok(LockUse::Waiting(holder(lock)));
+        }
+        thread::park_timeout(pause);
+        waited += pause;
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+/// Unlocks for every copy of the file: after a mere close, a program that is just being started would still hold the
+/// lock.
+struct Unlock<'a>(&'a File);
+
+impl Drop for Unlock<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
+}
+
+/// Returns the process that holds the lock on this file, where the system shows it.
+#[cfg(target_os = "linux")]
+fn holder(lock: &File) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    let inode = lock.metadata().ok()?.ino().to_string();
+    let all = fs::read_to_string("/proc/locks").ok()?;
+    // 1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF
+    all.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, _, pid, file, ..] = words[..] else { return None };
+        (file.rsplit(':').next() == Some(inode.as_str())).then(|| pid.parse().ok()).flatten()
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn holder(_: &File) -> Option<u32> {
+    None
+}
+
+/// Sets the permissions: a new object is for its owner only, and for the group too if the directory is group-writable.
+/// A replacement gets the permissions of the replaced object.
+#[cfg(unix)]
+pub(super) fn permit(file: &File, before: Option<&ReadObject>, dir: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = if let Some(before) = before {
+        before.meta.permissions().mode() & 0o777
+    } else {
+        let dir = fs::metadata(dir)?.permissions().mode();
+        // A world-writable directory such as /tmp shares nothing.
+        if dir & 0o022 == 0o020 { 0o660 } else { 0o600 }
+    };
+    if mode != 0o600 {
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+#[expect(clippy::unnecessary_wraps, reason = "as on unix")]
+pub(super) fn permit(_: &File, _: Option<&ReadObject>, _: &Path) -> io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,497 @@
+//! [`Keeper`]: renews leases while jobs are worked on. One task per keeper extends the leases, reports a lost lease,
+//! and hands back jobs that nobody started.
+//!
+//! Called by code that claims jobs for other code to run: the Python package. Uses the public handle only.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::handle::claim::ClaimedJob;
+use crate::handle::file::{QueueFile, deadline};
+use crate::noun::env::Env;
+use crate::noun::error::{Kind, Result};
+use crate::noun::event::{At, Happened, Loss};
+use crate::noun::op::Held;
+
+/// An extend that failed is tried again after this share of the lease.
+const RETRY_SHARE: u32 = 12;
+
+/// The longest pause between two checks of the clock while the keeper watches jobs.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The sending side of the task; clones talk to the same task.
+#[derive(Clone, Debug)]
+pub struct Keeper {
+    tx: mpsc::UnboundedSender<KeeperMail>,
+    env: Env,
+}
+
+#[derive(Debug)]
+enum KeeperMail {
+    Keep(Arc<Watched>),
+    Forget(Held),
+    GiveBack(Held),
+    Flush(oneshot::Sender<()>),
+    Look,
+}
+
+/// Shared by the task and the holder of a job.
+#[derive(Debug)]
+struct Watched {
+    held: Held,
+    /// False: the lease runs out unless its holder extends it.
+    is_extended: bool,
+    /// False: its lease never runs out, and there is nothing to extend.
+    ends: bool,
+    /// Extends by hand take turns, so that the newest reply is the newest state.
+    hand: tokio::sync::Mutex<()>,
+    stage: AtomicU8,
+    times: Mutex<LeaseTimes>,
+    notice: Mutex<Notice>,
+    /// The job as it was claimed, and the commit that claimed it, for listeners.
+    job: At,
+    claimed: (u64, i64),
+}
+
+/// The callback for a lost lease; called once.
+#[derive(Default)]
+struct Notice {
+    told: Option<Loss>,
+    to: Option<Box<dyn FnOnce(Loss) + Send>>,
+}
+
+impl fmt::Debug for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notice").field("told", &self.told).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LeaseTimes {
+    lease: Duration,
+    deadline: Instant,
+    /// Extends by hand that have begun, plus those that have ended. An extend by the keeper that overlapped one of them
+    /// may have been shortened by it.
+    by_hand: u64,
+}
+
+/// No code has touched the job yet.
+const UNTOUCHED: u8 = 0;
+/// The job is being worked on.
+const WORKED_ON: u8 = 1;
+/// The lease is certainly lost: another worker holds the job, or nobody does.
+const LOST: u8 = 2;
+/// Acked, nacked, released or rejected.
+const ENDED: u8 = 3;
+
+impl Watched {
+    fn times(&self) -> LeaseTimes {
+        *self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut LeaseTimes)) {
+        change(&mut self.times.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Records that the keeper extended the lease to at least this moment, unless an extend by hand has begun or ended
+    /// since.
+    fn extended(&self, deadline: Instant, by_hand: u64) {
+        self.change(|times| {
+            if times.by_hand == by_hand {
+                times.deadline = times.deadline.max(deadline);
+            }
+        });
+    }
+
+    /// Returns when the keeper extends the lease next: after a third of it, or sooner if much of it has passed already.
+    fn next(&self, now: Instant) -> Instant {
+        let LeaseTimes { lease, deadline, .. } = self.times();
+        let left = deadline.saturating_duration_since(now);
+        now + if left.is_zero() { lease / RETRY_SHARE } else { (lease / 3).min(left / 2) }
+    }
+
+    fn notice(&self) -> MutexGuard<'_, Notice> {
+        self.notice.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.stage.load(SeqCst) == ENDED
+    }
+
+    /// Records that the job was claimed again, finished or deleted elsewhere, unless it has ended here. Returns true
+    /// the first time.
+    fn lose_to_another(&self) -> bool {
+        let is_held = self.stage.fetch_update(SeqCst, SeqCst, |now| (now != ENDED).then_some(LOST)).is_ok();
+        is_held && self.lose(Loss::Taken)
+    }
+
+    /// Reports the loss to the holder. Returns true the first time.
+    fn lose(&self, how: Loss) -> bool {
+        let mut notice = self.notice();
+        if notice.told.is_some() {
+            return false;
+        }
+        notice.told = Some(how);
+        let to = notice.to.take();
+        drop(notice);
+        if let Some(tell) = to {
+            tell(how);
+        }
+        true
+    }
+}
+
+/// A job whose lease is renewed until this guard is ended or dropped. If it is dropped before anyone worked on the job,
+/// the job is released; if later, its lease runs out (G5).
+#[derive(Debug)]
+pub struct LeaseGuard {
+    keeper: Keeper,
+    watched: Arc<Watched>,
+}
+
+impl Keeper {
+    /// Returns a keeper and its task, which the caller spawns. The task ends when the keeper, its clones and all its
+    /// guards are dropped.
+    pub fn new(file: &QueueFile) -> Result<(Self, impl Future<Output = ()> + Send + use<>)> {
+        let (tx, rx) = mpsc::unbounded_channel();
+        let env = file.door()?.env.clone();
+        let task = KeeperTask { file: file.clone(), env: env.clone(), jobs: HashMap::new(), leaving: vec![] };
+        Ok((Self { tx, env }, task.run(rx)))
+    }
+
+    /// Renews the lease of this claimed job, each time by `lease`. A lease that never runs out is not extended.
+    pub fn keep(&self, claimed: &ClaimedJob, lease: Duration) -> LeaseGuard {
+        self.watch(claimed, lease, claimed.lasts.is_some())
+    }
+
+    /// Watches this job without extending its lease, for tests in which it runs out.
+    pub fn watch_only(&self, claimed: &ClaimedJob, lease: Duration) -> LeaseGuard {
+        self.watch(claimed, lease, false)
+    }
+
+    fn watch(&self, claimed: &ClaimedJob, lease: Duration, is_extended: bool) -> LeaseGuard {
+        let watched = Arc::new(Watched {
+            held: claimed.held(),
+            is_extended,
+            ends: claimed.lasts.is_some(),
+            hand: tokio::sync::Mutex::default(),
+            stage: AtomicU8::new(UNTOUCHED),
+            times: Mutex::new(LeaseTimes { lease, deadline: claimed.deadline, by_hand: 0 }),
+            notice: Mutex::default(),
+            job: At {
+                queue: claimed.job.queue.as_str().into(),
+                id: claimed.job.id,
+                run: claimed.job.run,
+                attempt: claimed.job.attempt,
+            },
+            claimed: (claimed.lease.fence, claimed.job.claimed_ms.unwrap_or(0)),
+        });
+        if is_extended {
+            self.send(KeeperMail::Keep(Arc::clone(&watched)));
+        }
+        LeaseGuard { keeper: self.clone(), watched }
+    }
+
+    /// Returns a function to call when the clock has jumped: the task then checks at once which leases have run out. It
+    /// returns false once the task has ended.
+    pub fn nudge(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let tx = self.tx.downgrade();
+        move || tx.upgrade().is_some_and(|tx| tx.send(KeeperMail::Look).is_ok())
+    }
+
+    /// Waits until all jobs handed back so far are released, as far as the store allows.
+    pub async fn flush(&self) {
+        let (tx, rx) = oneshot::channel();
+        self.send(KeeperMail::Flush(tx));
+        let _ = rx.await;
+    }
+
+    fn send(&self, mail: KeeperMail) {
+        // Without the task, leases run out by themselves (G5).
+        let _ = self.tx.send(mail);
+    }
+}
+
+impl LeaseGuard {
+    /// Returns the job's id and its token.
+    pub fn held(&self) -> Held {
+        self.watched.held
+    }
+
+    /// Marks the job as being worked on.
+    pub fn work(&self) {
+        let _ = self.watched.stage.compare_exchange(UNTOUCHED, WORKED_ON, SeqCst, SeqCst);
+    }
+
+    /// Returns true while nobody has worked on the job.
+    pub fn is_untouched(&self) -> bool {
+        self.watched.stage.load(SeqCst) == UNTOUCHED
+    }
+
+    /// Ends the guard after an ack, nack, release or reject: the lease is no longer renewed, and the job not handed
+    /// back.
+    pub fn end(&self) {
+        if self.watched.stage.swap(ENDED, SeqCst) != ENDED {
+            let unused = self.watched.notice().to.take();
+            drop(unused);
+            self.keeper.send(KeeperMail::Forget(self.watched.held));
+        }
+    }
+
+    /// Sets the function to call once the lease is lost, for whatever reason: from the keeper's task, or at once if it
+    /// is lost already. It is not called once the job has ended. A later call replaces the function.
+    pub fn on_lost(&self, tell: impl FnOnce(Loss) + Send + 'static) {
+        let mut notice = self.watched.notice();
+        match notice.told {
+            Some(how) => {
+                drop(notice);
+                tell(how);
+            }
+            None if self.watched.has_ended() => {}
+            None => {
+                let before = notice.to.replace(Box::new(tell));
+                drop(notice);
+                drop(before);
+                // The task already has a job that it extends.
+                if !self.watched.is_extended {
+                    self.keeper.send(KeeperMail::Keep(Arc::clone(&self.watched)));
+                }
+            }
+        }
+    }
+
+    /// Records that an op with this token was refused: the lease is lost.
+    pub fn refused(&self) {
+        self.watched.lose_to_another();
+    }
+
+    /// Hands the job back now if nobody has worked on it.
+    pub fn give_back(&self) {
+        if self.watched.stage.compare_exchange(UNTOUCHED, ENDED, SeqCst, SeqCst).is_ok() {
+            self.keeper.send(KeeperMail::GiveBack(self.watched.held));
+        }
+    }
+
+    /// Returns true after [`LeaseGuard::end`], and once the job was handed back.
+    pub fn is_ended(&self) -> bool {
+        self.watched.has_ended()
+    }
+
+    /// Returns true when the lease is lost: stop working. Never true once the job has ended.
+    pub fn is_lost(&self) -> bool {
+        match self.watched.stage.load(SeqCst) {
+            LOST => true,
+            ENDED => false,
+            _ => self.keeper.env.monotonic() >= self.watched.times().deadline,
+        }
+    }
+
+    /// Returns for how long the lease surely lasts.
+    pub fn remaining(&self) -> Duration {
+        self.watched.times().deadline.saturating_duration_since(self.keeper.env.monotonic())
+    }
+
+    /// Extends the lease: it ends `lease` from now, even if that is earlier than before. The keeper then renews it by
+    /// this length. A lease without end stays without end.
+    pub async fn extend(&self, file: &QueueFile, lease: Duration) -> Result<()> {
+        let extended = if self.watched.ends {
+            let _turn = self.watched.hand.lock().await;
+            let begun = ByHand::begin(self, file, lease)?;
+            let extended = file.extend(self.held(), lease).await;
+            begun.end(&extended);
+            extended
+        } else {
+            file.extend(self.held(), lease).await
+        };
+        if matches!(&extended, Err(e) if e.kind() == Kind::LeaseLost) {
+            self.watched.lose_to_another();
+        }
+        extended.map(drop)
+    }
+}
+
+/// An extend by hand under way. Until its outcome is known, the lease is assumed to end at the earlier of the old and
+/// the new deadline.
+struct ByHand<'a> {
+    guard: &'a LeaseGuard,
+    lease: Duration,
+    before: Instant,
+}
+
+impl<'a> ByHand<'a> {
+    fn begin(guard: &'a LeaseGuard, file: &QueueFile, lease: Duration) -> Result<Self> {
+        let door = file.door()?;
+        let until = deadline(&door, guard.keeper.env.monotonic(), lease);
+        let mut before = until;
+        guard.watched.change(|times| {
+            before = times.deadline;
+            times.deadline = times.deadline.min(until);
+            times.by_hand += 1;
+        });
+        Ok(Self { guard, lease, before })
+    }
+
+    fn end(self, extended: &Result<Instant>) {
+        let not_applied =
+            |kind| matches!(kind, Kind::Unavailable | Kind::Contended | Kind::Invalid | Kind::Full);
+        self.guard.watched.change(|times| match extended {
+            Ok(deadline) => (times.lease, times.deadline) = (self.lease, *deadline),
+            Err(e) if not_applied(e.kind()) => times.deadline = self.before,
+            Err(_) => {}
+        });
+    }
+}
+
+impl Drop for ByHand<'_> {
+    fn drop(&mut self) {
+        let watched = &self.guard.watched;
+        watched.change(|times| times.by_hand += 1);
+        // The task gets the job again: a longer lease is extended less often, and a shorter one ends sooner.
+        let is_watched = watched.is_extended || watched.notice().to.is_some();
+        if is_watched && watched.stage.load(SeqCst) != LOST {
+            self.guard.keeper.send(KeeperMail::Keep(Arc::clone(watched)));
+        }
+    }
+}
+
+impl Drop for LeaseGuard {
+    fn drop(&mut self) {
+        self.give_back();
+        self.end();
+    }
+}
+
+/// One watched job.
+#[derive(Debug)]
+struct WatchedJob {
+    watched: Arc<Watched>,
+    /// When the keeper extends the lease next; none while an extend is under way.
+    next: Option<Instant>,
+    /// When to check whether the lease has run out; none once the loss was reported.
+    lost: Option<Instant>,
+}
+
+/// The job, the number of extends by hand before, and the result of the extend.
+type Extending = Pin<Box<dyn Future<Output = (Held, u64, Result<Instant>)> + Send>>;
+type Releasing = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+#[derive(Debug)]
+struct KeeperTask {
+    file: QueueFile,
+    env: Env,
+    jobs: HashMap<Held, WatchedJob>,
+    /// Callers of flush that wait for the releases under way.
+    leaving: Vec<oneshot::Sender<()>>,
+}
+
+impl KeeperTask {
+    async fn run(mut self, mut rx: mpsc::UnboundedReceiver<KeeperMail>) {
+        let mut extending: FuturesUnordered<Extending> = FuturesUnordered::new();
+        let mut releasing: FuturesUnordered<Releasing> = FuturesUnordered::new();
+        loop {
+            let now = self.env.monotonic();
+            extending.extend(self.due(now));
+            if releasing.is_empty() {
+                self.leaving.drain(..).for_each(|tx| _ = tx.send(()));
+            }
+            self.emit_lost(now);
+            let times = self.jobs.values().flat_map(|e| [e.next, e.lost]).flatten();
+            let pause = times.min().map(|at| at.saturating_duration_since(now));
+            let sleep = async {
+                match pause {
+                    // A timer may stand still while the machine sleeps, but the lease keeps running.
+                    Some(time) => self.env.sleep(time.min(LOOK_AGAIN)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                mail = rx.recv() => match mail {
+                    None => break,
+                    Some(KeeperMail::Keep(watched)) => self.keep(watched),
+                    Some(KeeperMail::Forget(held)) => _ = self.jobs.remove(&held),
+                    Some(KeeperMail::GiveBack(held)) => {
+                        self.jobs.remove(&held);
+                        let file = self.file.clone();
+                        // A job that cannot be handed back becomes claimable when its lease runs out.
+                        releasing.push(Box::pin(async move { _ = file.release(held).await }));
+                    }
+                    Some(KeeperMail::Flush(tx)) => self.leaving.push(tx),
+                    Some(KeeperMail::Look) => {}
+                },
+                Some((held, by_hand, extended)) = extending.next() => self.extended(held, by_hand, extended),
+                Some(()) = releasing.next() => {}
+                () = sleep => {}
+            }
+        }
+        while releasing.next().await.is_some() {}
+    }
+
+    fn keep(&mut self, watched: Arc<Watched>) {
+        if watched.has_ended() {
+            return;
+        }
+        let next = watched.is_extended.then(|| watched.next(self.env.monotonic()));
+        let lost = watched.notice().told.is_none().then(|| watched.times().deadline);
+        self.jobs.insert(watched.held, WatchedJob { watched, next, lost });
+    }
+
+    /// Reports leases that have run out because no extend succeeded in time.
+    fn emit_lost(&mut self, now: Instant) {
+        let file = &self.file;
+        for entry in self.jobs.values_mut().filter(|e| e.lost.is_some_and(|at| at <= now)) {
+            let watched = &entry.watched;
+            // It may have been extended meanwhile.
+            let deadline = watched.times().deadline;
+            entry.lost = (deadline > now).then_some(deadline);
+            if entry.lost.is_none() && !watched.has_ended() && watched.lose(Loss::RanOut) {
+                let lost = || Happened::LeaseLost { job: watched.job.clone(), reason: Loss::RanOut };
+                file.emit(lost, watched.claimed);
+            }
+        }
+    }
+
+    /// Returns the extends that are due; they share a commit.
+    fn due(&mut self, now: Instant) -> Vec<Extending> {
+        let due = self.jobs.values_mut().filter(|e| e.next.is_some_and(|at| at <= now));
+        let start = |entry: &mut WatchedJob| -> Extending {
+            entry.next = None;
+            let (file, held) = (self.file.clone(), entry.watched.held);
+            let LeaseTimes { lease, by_hand, .. } = entry.watched.times();
+            // `at_least`: a concurrent extend by hand may have made the lease longer.
+            Box::pin(async move { (held, by_hand, file.hold(held, lease, true).await) })
+        };
+        due.map(start).collect()
+    }
+
+    fn extended(&mut self, held: Held, by_hand: u64, extended: Result<Instant>) {
+        let Some(entry) = self.jobs.get_mut(&held) else { return };
+        let now = self.env.monotonic();
+        match extended {
+            Ok(deadline) => {
+                entry.watched.extended(deadline, by_hand);
+                entry.next = Some(entry.watched.next(now));
+            }
+            Err(e) if matches!(e.kind(), Kind::LeaseLost | Kind::NotFound | Kind::Invalid) => {
+                let watched = &entry.watched;
+                // The writer emits the event for a refused lease, but not for a job that no longer exists.
+                if watched.lose_to_another() && e.kind() != Kind::LeaseLost {
+                    let lost = || Happened::LeaseLost { job: watched.job.clone(), reason: Loss::Taken };
+                    self.file.emit(lost, watched.claimed);
+                }
+                self.jobs.remove(&held);
+            }
+            Err(e) if e.kind() == Kind::Closed => _ = self.jobs.remove(&held),
+            Err(_) => entry.next = Some(now + entry.watched.times().lease / RETRY_SHARE),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Management of a whole queue: its policy, its schedules, its drain, and requeuing its dead jobs.
+//!
+//! Called by operators; each method sends an op or a query of the queue file.
+
+use std::time::Duration;
+
+use crate::handle::file::QueueFile;
+use crate::handle::queue::Queue;
+use crate::noun::error::{Code, Result, only};
+use crate::noun::job::State;
+use crate::noun::op::{Op, Outcome};
+use crate::noun::policy::{Changes, Policy};
+use crate::noun::query::{Answer, Filter, Query, ScheduleInfo};
+use crate::noun::schedule::Schedule;
+
+/// How often a drain checks; commits of this process are noticed this soon. Costs no request.
+const LOOK: Duration = Duration::from_millis(20);
+/// Jobs that one commit requeues, when there are many.
+const CHUNK: u32 = 1_000;
+/// Jobs that one commit deletes or marks when there are many: this takes some tens of milliseconds.
+const STEP: u32 = 5_000;
+
+impl QueueFile {
+    /// Requeues the finished jobs that match, oldest first, some in each commit; only dead ones, unless the filter
+    /// names states. Returns how many. These are fewer than match when their queue becomes full.
+    pub async fn requeue_all(&self, filter: &Filter) -> Result<u64> {
+        let mut total = 0;
+        loop {
+            let op = Op::RequeueMany { filter: filter.clone(), limit: CHUNK };
+            let done = match self.call(op).await {
+                Err(error) if total > 0 && error.code() == Code::QueueFull => return Ok(total),
+                done => done?,
+            };
+            let (count, more) = only!(done.outcome, Outcome::RequeuedMany { count, more } => (count, more))?;
+            total += count;
+            if !more || count == 0 {
+                return Ok(total);
+            }
+        }
+    }
+
+    /// Deletes the jobs of a queue in these states that were enqueued before now, some in each commit, so that other
+    /// ops run in between. Returns how many.
+    pub(crate) async fn purge_all(&self, queue: &str, states: &[State]) -> Result<u64> {
+        let (mut total, mut before) = (0, None);
+        loop {
+            let (queue, states) = (queue.to_owned(), states.to_vec());
+            let op = Op::PurgeSome { queue, states, before, limit: STEP };
+            let outcome = self.call(op).await?.outcome;
+            let (count, first, more) =
+                only!(outcome, Outcome::PurgedSome { count, before, more } => (count, before, more))?;
+            total += count;
+            before = Some(first);
+            if !more {
+                return Ok(total);
+            }
+        }
+    }
+
+    /// Returns the schedules of every queue.
+    pub async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
+        schedules(self, None).await
+    }
+}
+
+async fn schedules(file: &QueueFile, queue: Option<String>) -> Result<Vec<ScheduleInfo>> {
+    only!(file.ask(Query::Schedules(queue), None).await?, Answer::Schedules(found) => found)
+}
+
+impl Queue {
+    /// Changes the policy, for all processes at once. Returns the new policy. A change to `drop_oldest` marks the
+    /// existing jobs, some thousands in each commit, and takes effect with the last of these commits.
+    pub async fn configure(&self, changes: Changes) -> Result<Policy> {
+        let mut after = 0;
+        loop {
+            let (queue, changes) = (self.name().to_owned(), Box::new(changes.clone()));
+            let op = Op::ConfigureSome { queue, changes, after, limit: STEP };
+            after = only!(
+                self.file().call(op).await?.outcome,
+                Outcome::ConfiguredSome { after } => after,
+                Outcome::Configured(policy) => return Ok(*policy)
+            )?;
+        }
+    }
+
+    /// Returns the policy.
+    pub async fn policy(&self) -> Result<Policy> {
+        only!(self.file().ask(Query::Policy(self.name().to_owned()), None).await?, Answer::Policy(policy) => *policy)
+    }
+
+    /// Enqueues a job repeatedly, under a name; replaces the schedule of that name. Calling it again with the same
+    /// timing moves no time, so every process may call it at its start. Returns the next time.
+    pub async fn schedule(&self, name: &str, schedule: Schedule) -> Result<i64> {
+        let (queue, name) = (self.name().to_owned(), name.to_owned());
+        let op = Op::Schedule { queue, name, schedule: Box::new(schedule) };
+        only!(self.file().call(op).await?.outcome, Outcome::Scheduled { next_ms } => next_ms)
+    }
+
+    /// Deletes a schedule. Returns true if it existed.
+    pub async fn unschedule(&self, name: &str) -> Result<bool> {
+        let (queue, name) = (self.name().to_owned(), name.to_owned());
+        let outcome = self.file().call(Op::Unschedule { queue, name }).await?.outcome;
+        only!(outcome, Outcome::Unscheduled { was_there } => was_there)
+    }
+
+    /// Returns the schedules of this queue.
+    pub async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
+        schedules(self.file(), Some(self.name().to_owned())).await
+    }
+
+    /// Stops accepting and handing out jobs until the queue is resumed, and waits until no worker holds a job. Returns
+    /// how many jobs are still being worked on after `wait`; without `wait` there is no time limit.
+    pub async fn drain(&self, wait: Option<Duration>) -> Result<u64> {
+        let op = Op::Drain { queue: self.name().to_owned() };
+        only!(self.file().call(op).await?.outcome, Outcome::Draining { .. } => ())?;
+        let (env, mut poll, longest) = {
+            let door = self.file().door()?;
+            (door.env.clone(), door.options.poll_min, door.options.poll_max)
+        };
+        let began = env.monotonic();
+        let mut max_age = Duration::ZERO;
+        loop {
+            let queues = self.file().queues(Some(max_age)).await?;
+            let found = queues.into_iter().find(|q| q.name == self.name());
+            // A job whose lease has run out is not waited for: its worker must not work on it any more.
+            let busy = found.map_or(0, |q| q.counts.get(&State::Leased).copied().unwrap_or(0) - q.expired);
+            let waited = env.monotonic() - began;
+            let left = wait.map(|w| w.saturating_sub(waited));
+            if busy == 0 || left == Some(Duration::ZERO) {
+                return Ok(busy);
+            }
+            if waited >= poll {
+                poll = (poll * 2).min(longest);
+            }
+            max_age = poll;
+            env.sleep(left.map_or(LOOK, |l| l.min(LOOK))).await;
+        }
+    }
+}

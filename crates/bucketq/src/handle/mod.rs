@@ -1,0 +1,11 @@
+//! The public handles: queue files, queues, claimed jobs, and the registry of the writers behind them.
+
+pub mod claim;
+pub mod file;
+pub mod finished;
+pub mod keeper;
+pub mod manage;
+pub mod queue;
+pub mod registry;
+pub mod sync;
+pub mod workload;

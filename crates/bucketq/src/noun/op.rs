@@ -1,0 +1,307 @@
+//! Every change to a queue file as data: an [`Op`] goes in, an [`Outcome`] comes out.
+//!
+//! They cross the door, so they are serialisable, and their enums only grow at the end. The caller draws the ids and
+//! tokens that make a repeated op recognisable (job id, claim token) before the first send (P9).
+
+use serde::{Deserialize, Serialize};
+
+use crate::noun::job::{Claimed, JobId, New, Payload, State};
+use crate::noun::lease::Token;
+use crate::noun::policy::{Changes, Policy};
+use crate::noun::query::Filter;
+use crate::noun::schedule::Schedule;
+
+/// Version of the data that crosses the door; raised when an op changes its meaning.
+pub const OP_VERSION: u16 = 1;
+
+/// Which queues a claim takes jobs from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Queues {
+    /// Every queue of the file.
+    Any,
+    /// These queues, in no order of preference: priority decides, then age.
+    Named(Vec<String>),
+}
+
+/// A request for jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// The queues to take jobs from.
+    pub queues: Queues,
+    /// At most this many jobs, at least 1.
+    pub max: u32,
+    /// How long the lease lasts; none for the time in each queue's policy, [`FOREVER`](crate::noun::lease::FOREVER_MS)
+    /// for a lease that never runs out.
+    #[serde(default)]
+    pub lease_ms: Option<i64>,
+    /// The worker's name, for people to read; at most 200 bytes.
+    pub worker: String,
+    /// The token that every job of this claim gets; drawn anew for each claim.
+    pub token: Token,
+    /// The claim was sent before with this token and its outcome is unknown: return the jobs that the token holds, if
+    /// any.
+    #[serde(default)]
+    pub again: bool,
+}
+
+/// A claimed job: its id and the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Held {
+    /// The job.
+    pub id: JobId,
+    /// The token of the claim that got it.
+    pub token: Token,
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+// The simulation has to know every op: without this attribute, a match over them must name each.
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
+pub enum Op {
+    /// Put jobs into a queue; all or none.
+    Enqueue {
+        /// The queue; created if it does not exist.
+        queue: String,
+        /// The jobs, at least one.
+        jobs: Vec<New>,
+    },
+    /// Claim jobs.
+    Claim(Claim),
+    /// The job is done.
+    Ack {
+        /// The job and the token.
+        held: Held,
+        /// Its result.
+        result: Option<Payload>,
+    },
+    /// The attempt failed: the job runs again later, or is dead when no attempt is left.
+    Nack {
+        /// The job and the token.
+        held: Held,
+        /// The delay, instead of the job's back-off.
+        delay_ms: Option<i64>,
+        /// The error text.
+        error: Option<String>,
+    },
+    /// Release the job: the attempt does not count and there is no back-off.
+    Release {
+        /// The job and the token.
+        held: Held,
+    },
+    /// The job can never succeed: dead at once.
+    Reject {
+        /// The job and the token.
+        held: Held,
+        /// The error text.
+        error: Option<String>,
+    },
+    /// Extend the lease: it ends `lease_ms` after this commit. A lease without end stays without end.
+    Extend {
+        /// The job and the token.
+        held: Held,
+        /// The new length of the lease, from now.
+        lease_ms: i64,
+        /// Never shorten the lease.
+        #[serde(default)]
+        at_least: bool,
+    },
+    /// Cancel a job before it is finished.
+    Cancel {
+        /// The job.
+        id: JobId,
+        /// Also a leased job: its lease becomes void.
+        leased: bool,
+    },
+    /// Requeue a finished job at the end of its queue.
+    Requeue {
+        /// The job.
+        id: JobId,
+        /// Only if this is its current run, so that a repeated requeue does no harm.
+        run: Option<u32>,
+    },
+    /// Delete the jobs of a queue.
+    Purge {
+        /// The queue.
+        queue: String,
+        /// Only those in these states.
+        states: Vec<State>,
+    },
+    /// Pause a queue: claims get no jobs from it.
+    Pause {
+        /// The queue.
+        queue: String,
+    },
+    /// Resume a queue: claims get its jobs again.
+    Resume {
+        /// The queue.
+        queue: String,
+    },
+    /// All of these ops or none; claims and further atomics are not allowed.
+    Atomic(Vec<Op>),
+    /// Change the policy of a queue.
+    Configure {
+        /// The queue; created if it does not exist.
+        queue: String,
+        /// The changes.
+        changes: Box<Changes>,
+    },
+    /// Requeue finished jobs, oldest first.
+    RequeueMany {
+        /// Which jobs: those in the finished states it names; dead ones if it names none.
+        filter: Filter,
+        /// At most this number of jobs.
+        limit: u32,
+    },
+    /// Stop accepting and handing out jobs of this queue until it is resumed.
+    Drain {
+        /// The queue.
+        queue: String,
+    },
+    /// Enqueue a job repeatedly; replaces the schedule of the same name.
+    Schedule {
+        /// The queue; created if it does not exist.
+        queue: String,
+        /// The schedule's name in the queue.
+        name: String,
+        /// Its times and its job.
+        schedule: Box<Schedule>,
+    },
+    /// Delete a schedule. The jobs it has enqueued stay.
+    Unschedule {
+        /// The queue.
+        queue: String,
+        /// The schedule's name in the queue.
+        name: String,
+    },
+    /// Delete some jobs of a queue, as one step of a purge of many: other ops run between two steps.
+    PurgeSome {
+        /// The queue.
+        queue: String,
+        /// Only those in these states.
+        states: Vec<State>,
+        /// Only those enqueued before this place in the order of enqueues, which the first step returned; none in the
+        /// first step.
+        before: Option<u64>,
+        /// At most this number of jobs.
+        limit: u32,
+    },
+    /// Change the policy of a queue, as one step of several if jobs must be marked for it: other ops run between two
+    /// steps. The policy changes in the last step.
+    ConfigureSome {
+        /// The queue.
+        queue: String,
+        /// The changes.
+        changes: Box<Changes>,
+        /// Jobs up to this place in the order of enqueues are marked already; 0 in the first step.
+        after: u64,
+        /// Read at most this number of jobs.
+        limit: u32,
+    },
+}
+
+/// The outcome for one enqueued job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enqueued {
+    /// The job now in the queue: the new one, or the existing one.
+    pub id: JobId,
+    /// A job with the same dedup key existed already; the new one was not added.
+    pub deduplicated: bool,
+    /// This very job existed already under the same id, or has left since: the enqueue is a repeat and added nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub existing: bool,
+    /// `commit_seq` of the commit that enqueued the job named by `id`; 0 when an existing job has left.
+    pub commit_seq: u64,
+    /// Jobs cancelled to make room, reported with the first job of the op.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<JobId>,
+}
+
+/// The outcome of an op.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// One entry per job, in the order given.
+    Enqueued(Vec<Enqueued>),
+    /// The jobs, best first; empty when there was none to claim.
+    Claimed(Vec<Claimed>),
+    /// Done; also when the same holder had acked it already.
+    Acked,
+    /// Scheduled or ready again, or dead.
+    Nacked {
+        /// Ready, scheduled or dead.
+        state: State,
+        /// When it may run again.
+        run_at_ms: i64,
+    },
+    /// Ready again.
+    Released,
+    /// Dead.
+    Rejected,
+    /// The lease was extended.
+    Extended {
+        /// When the lease runs out, in commit time.
+        expires_ms: i64,
+    },
+    /// Cancelled, now or before.
+    Cancelled {
+        /// The state it was in.
+        was: State,
+    },
+    /// Ready again.
+    Requeued {
+        /// The new run.
+        run: u32,
+    },
+    /// Deleted.
+    Purged {
+        /// How many.
+        count: u64,
+    },
+    /// Claims get no jobs of the queue.
+    Paused,
+    /// Claims get jobs of the queue again.
+    Resumed,
+    /// One outcome per op, in order.
+    Atomic(Vec<Outcome>),
+    /// The policy as it is now.
+    Configured(Box<Policy>),
+    /// Ready again.
+    RequeuedMany {
+        /// How many.
+        count: u64,
+        /// There may be more: the limit was reached.
+        more: bool,
+    },
+    /// The queue accepts and hands out no jobs.
+    Draining {
+        /// Jobs that are still being worked on.
+        leased: u64,
+    },
+    /// The schedule is stored.
+    Scheduled {
+        /// When it enqueues next.
+        next_ms: i64,
+    },
+    /// The schedule is deleted, or never existed.
+    Unscheduled {
+        /// It existed.
+        was_there: bool,
+    },
+    /// Deleted.
+    PurgedSome {
+        /// How many.
+        count: u64,
+        /// The `before` of the next steps.
+        before: u64,
+        /// There may be more: the limit was reached.
+        more: bool,
+    },
+    /// Jobs are marked; the policy has not changed yet.
+    ConfiguredSome {
+        /// The `after` of the next step.
+        after: u64,
+    },
+}

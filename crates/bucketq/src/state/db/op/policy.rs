@@ -1,0 +1,190 @@
+//! Configure: the policy of a queue changes in one commit, or is refused without a write.
+//!
+//! Policies are cached with the queues; a queue that was never configured has every default and no row.
+
+use std::sync::Arc;
+
+use rusqlite::{OptionalExtension, params};
+
+use crate::noun::error::{Code, Error};
+use crate::noun::job::State;
+use crate::noun::op::Outcome;
+use crate::noun::policy::{Changes, Overflow, Policy};
+use crate::state::db::Tx;
+use crate::state::db::fault::{Fault, Try};
+
+/// Whether a queue has live members of groups.
+pub(in crate::state::db) const GROUPED: &str =
+    "SELECT 1 FROM jobs WHERE queue = ?1 AND group_name IS NOT NULL AND state <= 4 LIMIT 1";
+/// The first group of a queue after another one.
+pub(in crate::state::db) const NEXT_GROUP: &str = "SELECT group_name FROM jobs \
+     WHERE queue = ?1 AND group_name > ?2 AND state <= 4 ORDER BY group_name LIMIT 1";
+
+/// The place of the job that is a number of jobs after another place.
+pub(in crate::state::db) const NTH_JOB: &str =
+    "SELECT seq FROM jobs WHERE seq > ?1 ORDER BY seq LIMIT 1 OFFSET ?2";
+/// Marks the live jobs of a queue between two places.
+pub(in crate::state::db) const MARK: &str = "UPDATE jobs SET bounded = 1 \
+     WHERE seq > ?2 AND seq <= ?3 AND +queue = ?1 AND +state <= 4 AND bounded = 0";
+
+/// Returns whether such a queue makes room by cancelling jobs.
+fn bounds(policy: &Policy) -> bool {
+    policy.overflow == Overflow::DropOldest
+}
+
+/// Parses the policy in a row of `policies`.
+pub(in crate::state::db) fn read(text: &str) -> Try<Arc<Policy>> {
+    let understood: Result<Policy, _> = serde_json::from_str(text);
+    understood.map(Arc::new).map_err(|e| {
+        let message = "the policy of a queue says what this library does not know: upgrade bucketq";
+        Fault::Broken(Error::new(Code::TooNew, message).because(e))
+    })
+}
+
+impl Tx<'_> {
+    pub fn configure(&mut self, queue: &str, changes: &Changes) -> Try<Outcome> {
+        self.configure_after(queue, changes, 0)
+    }
+
+    /// Takes one step of a change that must mark many jobs: marks some, or the last ones and changes the policy.
+    pub fn configure_some(&mut self, queue: &str, changes: &Changes, after: u64, limit: u32) -> Try<Outcome> {
+        let after = i64::try_from(after).unwrap_or(i64::MAX);
+        let (old, new) = self.changed(queue, changes)?;
+        if let Some(line) = self.find_line(queue)?
+            && bounds(&new)
+            && !bounds(&old)
+        {
+            let upto: Option<i64> = self
+                .conn
+                .prepare_cached(NTH_JOB)?
+                .query_row([after, i64::from(limit)], |row| row.get(0))
+                .optional()?;
+            if let Some(upto) = upto {
+                self.mark(line, after, upto)?;
+                return Ok(Outcome::ConfiguredSome { after: upto as u64 });
+            }
+        }
+        self.configure_after(queue, changes, after)
+    }
+
+    /// Returns the old and the new policy; fails if the change is not possible.
+    fn changed(&mut self, queue: &str, changes: &Changes) -> Try<(Arc<Policy>, Arc<Policy>)> {
+        let old = self.policy_of(queue)?;
+        let new = Arc::new(Policy::clone(&old).with(changes));
+        new.check()?;
+        self.check_dead_letter(queue, &new)?;
+        if let Some(line) = self.find_line(queue)? {
+            self.check_change(line, &old, &new)?;
+        }
+        Ok((old, new))
+    }
+
+    /// Changes the policy. Jobs up to the place `marked` in the order of enqueues are marked already, if the change
+    /// needs that.
+    fn configure_after(&mut self, queue: &str, changes: &Changes, marked: i64) -> Try<Outcome> {
+        let (old, new) = self.changed(queue, changes)?;
+        let line = self.make_line(queue)?;
+        if new == old {
+            return Ok(Outcome::Configured(Box::new(Policy::clone(&new))));
+        }
+        let id = self.line(line).id;
+        let text = serde_json::to_string(&*new).map_err(|e| Fault::corrupt(e.to_string()))?;
+        self.conn
+            .prepare_cached("INSERT OR REPLACE INTO policies (queue, policy) VALUES (?1, ?2)")?
+            .execute(params![id, text])?;
+        self.set_policy(line, Arc::clone(&new));
+        self.marks(line).aged_ms = [i64::MIN; 2];
+        if old.archive && !new.archive {
+            // Runs that wait for the archive are not archived any more.
+            self.conn.prepare_cached(crate::state::db::earlier_runs::DROP)?.execute([id, i64::MAX])?;
+        }
+        // Unneeded marks stay: they do no harm, and are deleted with their jobs.
+        if bounds(&new) && !bounds(&old) {
+            self.mark(line, marked, i64::MAX)?;
+        }
+        if new.group_concurrency > old.group_concurrency {
+            self.advance_all(line)?;
+        }
+        Ok(Outcome::Configured(Box::new(Policy::clone(&new))))
+    }
+
+    /// Marks the live jobs of a queue between two places as jobs that may be cancelled to make room. A leased job may
+    /// come back.
+    fn mark(&self, line: usize, after: i64, upto: i64) -> Try<()> {
+        self.conn.prepare_cached(MARK)?.execute([self.line(line).id, after, upto])?;
+        Ok(())
+    }
+
+    /// Returns the policy of the queue with this name; every default if the queue does not exist.
+    pub fn policy_of(&mut self, queue: &str) -> Try<Arc<Policy>> {
+        Ok(match self.find_line(queue)? {
+            Some(line) => Arc::clone(&self.line(line).policy),
+            None => Arc::default(),
+        })
+    }
+
+    /// Refuses changes that would harm the jobs in the queue.
+    fn check_change(&mut self, line: usize, old: &Policy, new: &Policy) -> Try<()> {
+        let wrong = |what: String| Err(Fault::from(Error::new(Code::Policy, what)));
+        let (id, name) = (self.line(line).id, self.line(line).name.clone());
+        if let Some(most) = new.max_pending
+            && (old.max_pending != new.max_pending)
+            && most < self.pending(line)
+        {
+            let pending = self.pending(line);
+            return wrong(format!(
+                "max_pending {most} is below the {pending} jobs pending in {name:?}: give at least {pending}, or purge \
+                 some first"
+            ));
+        }
+        if new.group_concurrency < old.group_concurrency && self.conn.prepare_cached(GROUPED)?.exists([id])? {
+            return wrong(format!(
+                "group_concurrency of {name:?} can be lowered from {} to {} only while no job of a group is in the \
+                 queue: finish or purge them first",
+                old.group_concurrency, new.group_concurrency
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses a cycle of dead-letter queues.
+    fn check_dead_letter(&mut self, queue: &str, policy: &Policy) -> Try<()> {
+        let mut next = policy.dead_letter.clone();
+        if let Some(name) = &next {
+            crate::state::db::check::check_name("dead_letter", name)?;
+        }
+        let mut seen = vec![queue.to_owned()];
+        while let Some(name) = next.take() {
+            if seen.contains(&name) {
+                seen.push(name);
+                let text = format!("dead jobs would move in a circle: {}", seen.join(" -> "));
+                return Err(Error::new(Code::Policy, text).into());
+            }
+            next.clone_from(&self.policy_of(&name)?.dead_letter);
+            seen.push(name);
+        }
+        Ok(())
+    }
+
+    /// Returns the number of scheduled and ready jobs.
+    pub fn pending(&self, line: usize) -> u64 {
+        let marks = &self.line(line).marks;
+        (marks.count(State::Scheduled) + marks.count(State::Ready)).max(0) as u64
+    }
+
+    /// Unblocks jobs after `group_concurrency` was raised.
+    fn advance_all(&mut self, line: usize) -> Try<()> {
+        let id = self.line(line).id;
+        let mut last = String::new();
+        loop {
+            let group: Option<String> = self
+                .conn
+                .prepare_cached(NEXT_GROUP)?
+                .query_row(params![id, last], |row| row.get(0))
+                .optional()?;
+            let Some(group) = group else { return Ok(()) };
+            self.advance(line, Some(&group))?;
+            last = group;
+        }
+    }
+}

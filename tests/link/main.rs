@@ -1,0 +1,6 @@
+//! The link between processes: frames, messages, and sessions over several writers.
+
+mod frames;
+mod messages;
+mod world;
+mod worlds;
