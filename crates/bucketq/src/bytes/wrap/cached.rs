@@ -24,6 +24,9 @@ const SUFFIX: &str = ".kept";
 /// The end of an unfinished file's name.
 const UNFINISHED: &str = ".tmp";
 
+/// Bytes of the hash behind each object.
+const SUM: usize = 16;
+
 /// Keys remembered as served; a HEAD refers to far fewer.
 const REMEMBERED: usize = 1_024;
 
@@ -41,12 +44,18 @@ struct Shelf {
     dir: PathBuf,
     most: u64,
     env: Env,
+    /// Locked while room is made for an object and filled.
+    filling: Mutex<()>,
 }
 
 impl CachedStore {
     /// Returns the store with this existing directory, and the most bytes to keep in it.
     pub fn new(inner: Arc<dyn Store>, dir: PathBuf, most: u64, env: Env) -> Self {
-        Self { inner, shelf: Arc::new(Shelf { dir, most, env }), served: Mutex::default() }
+        Self {
+            inner,
+            shelf: Arc::new(Shelf { dir, most, env, filling: Mutex::default() }),
+            served: Mutex::default(),
+        }
     }
 
     async fn on_shelf<T: Send + 'static>(
@@ -77,7 +86,7 @@ fn is_cacheable(key: &str) -> bool {
     key.contains(".base-") || key.contains(".seg-")
 }
 
-fn hash(key: &str, bytes: &[u8]) -> [u8; 16] {
+fn hash(key: &str, bytes: &[u8]) -> [u8; SUM] {
     let seed = XxHash3_128::oneshot(key.as_bytes()) as u64;
     XxHash3_128::oneshot_with_seed(seed, bytes).to_le_bytes()
 }
@@ -90,7 +99,7 @@ impl Shelf {
     fn get(&self, key: &str) -> Option<Bytes> {
         let path = self.path(key);
         let bytes = fs::read(&path).ok()?;
-        let sound = bytes.split_last_chunk::<16>().filter(|(body, sum)| hash(key, body) == **sum);
+        let sound = bytes.split_last_chunk::<SUM>().filter(|(body, sum)| hash(key, body) == **sum);
         let Some((body, _)) = sound else {
             tracing::warn!(path = %path.display(), "a cached object is damaged; fetching it again");
             let _ = fs::remove_file(path);
@@ -104,9 +113,13 @@ impl Shelf {
     }
 
     fn put(&self, key: &str, bytes: &Bytes) {
-        if bytes.len() as u64 > self.most {
+        let len = bytes.len() as u64 + SUM as u64;
+        if len > self.most {
             return;
         }
+        let _filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before this object is there, so that the directory is never over its limit.
+        self.evict(self.most - len);
         let unfinished =
             self.dir.join(format!("{key}.{:016x}{UNFINISHED}", u64::from_le_bytes(self.env.bytes())));
         let written = disk::create(&unfinished).and_then(|mut file| {
@@ -118,16 +131,15 @@ impl Shelf {
             tracing::warn!(%error, key, "an object could not be kept");
             let _ = fs::remove_file(&unfinished);
         }
-        self.evict();
     }
 
-    /// Deletes the least recently used objects, down to the limit.
-    fn evict(&self) {
+    /// Deletes the least recently used objects, down to `most` bytes.
+    fn evict(&self, most: u64) {
         let mut all: Vec<(SystemTime, u64, PathBuf)> = cached_files(&self.dir);
         let mut bytes: u64 = all.iter().map(|(_, len, _)| len).sum();
         all.sort();
         for (_, len, path) in all {
-            if bytes <= self.most {
+            if bytes <= most {
                 return;
             }
             // Another process may have been quicker; where open files cannot be deleted, the next one is.
