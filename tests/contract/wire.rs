@@ -351,6 +351,37 @@ async fn no_more_of_an_object_is_read_than_it_may_have() {
 }
 
 #[tokio::test]
+async fn no_reply_is_read_without_end() {
+    let endless = |status: u16| {
+        Say::Endless(format!("HTTP/1.1 {status} Told\r\netag: {ETAG}\r\ntransfer-encoding: chunked\r\n\r\n"))
+    };
+    for status in [200, 403, 404, 412, 500] {
+        let stub = Stub::saying([endless(status)]).await;
+        let store = store(&stub.endpoint).await;
+        let mut errors = vec![
+            store.list("jobs.").await.expect_err("no list"),
+            store.put_new("jobs.base-1", Bytes::from("x")).await.expect_err("no end"),
+            store.delete("jobs.base-1").await.expect_err("no end"),
+        ];
+        if status != 200 {
+            errors.push(store.get("jobs.head", None).await.expect_err("no object"));
+        }
+        match store.put_if("jobs.head", Bytes::from("x"), &current()).await {
+            Put::Conflict if status == 412 => {}
+            Put::Unknown { error, sent, .. } => {
+                assert_eq!(sent, status != 403, "{status}: {error}");
+                errors.push(error);
+            }
+            other => panic!("{status}: {other:?}"),
+        }
+        for error in errors {
+            assert!(!error.message().contains("timeout"), "{status}: {error}");
+            assert_eq!(error.kind(), Kind::Unavailable, "{status}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn deleting_what_is_not_there_is_done() {
     let done = Say::status(204, &[], "");
     let stub =

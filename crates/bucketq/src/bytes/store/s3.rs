@@ -100,7 +100,7 @@ impl S3Store {
         unless: Option<&Version>,
         most: u64,
     ) -> std::result::Result<Got, Tried> {
-        let heard = RequestNotes::default();
+        let heard = RequestNotes::of_object();
         let request = self.client.get_object().bucket(&self.bucket).key(self.key(key));
         let request = request.set_if_none_match(unless.map(|v| v.as_str().to_owned()));
         let place = self.request("GET", key);

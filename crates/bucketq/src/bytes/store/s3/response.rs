@@ -12,13 +12,23 @@ use aws_sdk_s3::config::interceptors::{
 };
 use aws_sdk_s3::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_s3::error::{BoxError, ProvideErrorMetadata, SdkError};
+use aws_sdk_s3::primitives::SdkBody;
+use aws_smithy_runtime_api::client::interceptors::context::BeforeDeserializationInterceptorContextMut;
+use http_body_util::Limited;
 
 use crate::bytes::store::{Expect, Put};
 use crate::noun::error::{Code, Error};
 
+/// No reply is longer, except the body of an object: a page of a LIST is about a megabyte.
+const MAX_REPLY: usize = 8 * 1024 * 1024;
+
 /// Facts noted while a request is sent, beside the SDK's own result. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct RequestNotes(Arc<Mutex<Notes>>);
+pub(super) struct RequestNotes {
+    notes: Arc<Mutex<Notes>>,
+    /// The caller reads the body of a successful reply, and bounds it.
+    is_object: bool,
+}
 
 #[derive(Clone, Debug, Default)]
 struct Notes {
@@ -30,6 +40,11 @@ struct Notes {
 }
 
 impl RequestNotes {
+    /// Returns the notes of a request for an object, whose body the caller bounds.
+    pub(super) fn of_object() -> Self {
+        Self { is_object: true, ..Self::default() }
+    }
+
     /// Returns the server's clock at its last reply.
     pub(super) fn date_ms(&self) -> Option<i64> {
         let since = self.notes().date?.duration_since(UNIX_EPOCH).ok()?;
@@ -37,11 +52,11 @@ impl RequestNotes {
     }
 
     fn notes(&self) -> Notes {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn note(&self, change: impl FnOnce(&mut Notes)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -57,6 +72,21 @@ impl Intercept for RequestNotes {
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         self.note(|notes| notes.handed_over = true);
+        Ok(())
+    }
+
+    fn modify_before_deserialization(
+        &self,
+        context: &mut BeforeDeserializationInterceptorContextMut<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let response = context.response_mut();
+        // The SDK reads every other body into memory.
+        if !self.is_object || !response.status().is_success() {
+            let body = std::mem::replace(response.body_mut(), SdkBody::taken());
+            *response.body_mut() = SdkBody::from_body_1_x(Limited::new(body, MAX_REPLY));
+        }
         Ok(())
     }
 
