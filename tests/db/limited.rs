@@ -1,7 +1,7 @@
 //! Turns, caps and rates: which job is claimed when, and how many at a time.
 
 use bucketq::job::{New, State};
-use bucketq::op::{Claim, Op, Queues};
+use bucketq::op::{Claim, Op, Outcome, Queues};
 use bucketq::policy::Changes;
 use bucketq_tests::queue_db::{START_MS, World, claim, enqueue, grouped, held, job};
 
@@ -148,4 +148,59 @@ fn a_rate_that_does_not_divide_evenly_is_never_passed() {
         assert!(window[7] - window[0] >= 1_000, "eight within {} ms", window[7] - window[0]);
     }
     assert!(times[99] - times[0] <= 99 * 1_000 / 7 + 100, "and reached");
+}
+
+/// Raises the `group_concurrency` of "q" in steps; runs `between` after each one.
+fn raise(w: &mut World, most: u32, mut between: impl FnMut(&mut World, u32)) -> u32 {
+    let (mut after, mut raised, mut steps) = (0, None, 0);
+    loop {
+        let changes = Box::new(Changes { group_concurrency: Some(most), ..Changes::default() });
+        match w.ok(&Op::ConfigureSome { queue: "q".into(), changes, after, raised, limit: 2 }) {
+            Outcome::ConfiguredSome { after: next, raised: upto } => (after, raised) = (next, upto),
+            Outcome::Configured(policy) => break assert_eq!(policy.group_concurrency, most),
+            other => panic!("{other:?}"),
+        }
+        steps += 1;
+        between(w, steps);
+    }
+    steps
+}
+
+#[test]
+fn more_jobs_of_many_groups_are_unblocked_in_steps() {
+    let mut w = World::default();
+    w.ok(&enqueue("q", (0..20).map(|n| grouped(n, &(n % 5).to_string()))));
+    assert_eq!(w.claim_numbers(claim("q", 20, 1)), [0, 1, 2, 3, 4]);
+    let mut seen = vec![];
+    let steps = raise(&mut w, 3, |w, _| seen.push(w.claim_numbers(claim("q", 20, 2)).len()));
+    assert_eq!(steps, 3, "the policy, then two groups in each step but the last");
+    assert_eq!(seen, [0, 4, 4]);
+    assert_eq!(w.claim_numbers(claim("q", 20, 3)).len(), 2);
+}
+
+#[test]
+fn groups_keep_their_order_while_more_of_their_jobs_are_unblocked() {
+    let mut w = World::default();
+    let group = |w: &mut World, name: &str, numbers: &[u32]| {
+        w.ok(&enqueue("q", numbers.iter().map(|n| grouped(*n, name))));
+    };
+    for (at, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
+        let at = at as u32 * 10;
+        group(&mut w, name, &[at, at + 1]);
+    }
+    raise(&mut w, 9, |w, step| {
+        if step == 1 {
+            // The policy allows nine, and the second job of each group is still blocked.
+            group(w, "d", &[38]);
+            assert_eq!(w.claim_numbers(claim("q", 20, 1)), [0, 10, 20, 30]);
+            // A job that leaves lets all those through that the new policy allows.
+            w.ok(&Op::Ack { held: held(20, 1), result: None });
+            assert_eq!(w.claim_numbers(claim("q", 20, 2)), [21]);
+        }
+        if step == 2 {
+            group(w, "a", &[9]);
+            assert_eq!(w.claim_numbers(claim("q", 20, 3)), [1, 11, 9]);
+        }
+    });
+    assert_eq!(w.claim_numbers(claim("q", 20, 4)), [31, 38]);
 }

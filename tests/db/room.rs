@@ -162,8 +162,8 @@ fn a_new_cap_marks_the_jobs_there_are_in_steps_and_comes_with_the_last() {
     let (mut after, mut steps) = (0, 0);
     loop {
         let changes = Box::new(changes.clone());
-        match w.ok(&Op::ConfigureSome { queue: "q".into(), changes, after, limit: 4 }) {
-            Outcome::ConfiguredSome { after: upto } => after = upto,
+        match w.ok(&Op::ConfigureSome { queue: "q".into(), changes, after, raised: None, limit: 4 }) {
+            Outcome::ConfiguredSome { after: upto, raised: None } => after = upto,
             Outcome::Configured(policy) => break assert_eq!(policy.max_pending, Some(9)),
             other => panic!("{other:?}"),
         }

@@ -28,5 +28,6 @@ mod reads;
 mod refusals;
 mod replaced;
 mod sharing;
+mod steps;
 mod waiting;
 mod watching;

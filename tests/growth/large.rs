@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bucketq::op::Op;
 use bucketq::store::{Memory, Store};
-use bucketq::{Code, Options, QueueFile, Result, State};
+use bucketq::{Changes, Code, Options, Overflow, Payload, QueueFile, Result, State};
 use bucketq_tests::given::{inline, opened, puppet, refused};
 
 use crate::kit::{garbage, head, noise};
@@ -39,6 +39,36 @@ async fn a_hundred_thousand_jobs_are_one_commit_and_everybody_sees_them() -> Res
     other.collect(std::time::Duration::ZERO).await?;
     assert_eq!(garbage(&store).await?, [""; 0]);
     other.close().await?;
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_would_stop_the_writer_for_seconds_is_refused_in_one_commit_and_done_in_steps() -> Result<()> {
+    const MOST: u64 = 50_000;
+    let (_, file) = puppet(inline()).await?;
+    let q = file.queue("q")?;
+    file.call(load(&file, MOST)?).await?;
+    let mut grouped = q.new_job(Payload::text("x"))?;
+    grouped.group = Some("g".into());
+    q.enqueue_job(grouped).await?;
+    let purge = Op::Purge { queue: "q".into(), states: vec![State::Done, State::Ready, State::Ready] };
+    let error = refused(file.atomic(vec![Op::Pause { queue: "q".into() }, purge]).await);
+    assert_eq!(error.code(), Code::State, "{error}");
+    let drop_oldest = Changes {
+        max_pending: Some(Some(MOST + 1)),
+        overflow: Some(Overflow::DropOldest),
+        ..Changes::default()
+    };
+    let together = Changes { group_concurrency: Some(2), ..Changes::default() };
+    for changes in [drop_oldest, together] {
+        let configure = Op::Configure { queue: "q".into(), changes: Box::new(changes.clone()) };
+        let error = refused(file.atomic(vec![configure]).await);
+        assert_eq!(error.code(), Code::Policy, "{error}");
+        q.configure(changes).await?;
+    }
+    let other = Changes { max_attempts: Some(2), ..Changes::default() };
+    file.atomic(vec![Op::Configure { queue: "q".into(), changes: Box::new(other) }]).await?;
+    assert_eq!(q.purge(&[State::Ready]).await?, MOST + 1);
     file.close().await
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::handle::file::QueueFile;
 use crate::handle::queue::Queue;
-use crate::noun::error::{Code, Result, only};
+use crate::noun::error::{Code, Error, Kind, Result, only};
 use crate::noun::job::State;
 use crate::noun::op::{Op, Outcome};
 use crate::noun::policy::{Changes, Policy};
@@ -29,7 +29,7 @@ impl QueueFile {
             let op = Op::RequeueMany { filter: filter.clone(), limit: CHUNK };
             let done = match self.call(op).await {
                 Err(error) if total > 0 && error.code() == Code::QueueFull => return Ok(total),
-                done => done?,
+                done => done.map_err(|e| in_part(e, total, "requeued"))?,
             };
             let (count, more) = only!(done.outcome, Outcome::RequeuedMany { count, more } => (count, more))?;
             total += count;
@@ -46,7 +46,7 @@ impl QueueFile {
         loop {
             let (queue, states) = (queue.to_owned(), states.to_vec());
             let op = Op::PurgeSome { queue, states, before, limit: STEP };
-            let outcome = self.call(op).await?.outcome;
+            let outcome = self.call(op).await.map_err(|e| in_part(e, total, "deleted"))?.outcome;
             let (count, first, more) =
                 only!(outcome, Outcome::PurgedSome { count, before, more } => (count, before, more))?;
             total += count;
@@ -63,21 +63,44 @@ impl QueueFile {
     }
 }
 
+/// Returns the error of a call of which some commits were made: it must not say that certainly nothing was applied.
+fn in_part(error: Error, jobs: u64, done: &str) -> Error {
+    if jobs == 0 {
+        return error;
+    }
+    unknown(error, &format!("{jobs} jobs were {done} before this error, and possibly more: call it again"))
+}
+
+fn unknown(error: Error, told: &str) -> Error {
+    if !matches!(error.kind(), Kind::Unavailable | Kind::Contended | Kind::Full) {
+        return error;
+    }
+    Error::new(Code::OutcomeUnknown, format!("{told}: {}", error.message())).because(error)
+}
+
 async fn schedules(file: &QueueFile, queue: Option<String>) -> Result<Vec<ScheduleInfo>> {
     only!(file.ask(Query::Schedules(queue), None).await?, Answer::Schedules(found) => found)
 }
 
 impl Queue {
     /// Changes the policy, for all processes at once. Returns the new policy. A change to `drop_oldest` marks the
-    /// existing jobs, some thousands in each commit, and takes effect with the last of these commits.
+    /// existing jobs, some thousands in each commit, and takes effect with the last of these commits. After
+    /// `group_concurrency` was raised, some thousand groups in each commit hand out more jobs.
     pub async fn configure(&self, changes: Changes) -> Result<Policy> {
-        let mut after = 0;
+        let (mut after, mut raised) = (0, None);
         loop {
+            let is_set = raised.is_some();
             let (queue, changes) = (self.name().to_owned(), Box::new(changes.clone()));
-            let op = Op::ConfigureSome { queue, changes, after, limit: STEP };
-            after = only!(
-                self.file().call(op).await?.outcome,
-                Outcome::ConfiguredSome { after } => after,
+            let op = Op::ConfigureSome { queue, changes, after, raised, limit: STEP };
+            let done = match self.file().call(op).await {
+                Err(e) if is_set => {
+                    Err(unknown(e, "the policy is set, but some groups follow it only later"))
+                }
+                done => done,
+            };
+            (after, raised) = only!(
+                done?.outcome,
+                Outcome::ConfiguredSome { after, raised } => (after, raised),
                 Outcome::Configured(policy) => return Ok(*policy)
             )?;
         }

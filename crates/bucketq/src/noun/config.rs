@@ -21,6 +21,8 @@ pub const INLINE_PAYLOAD: usize = 1024;
 pub const MAX_HEAD: usize = 1024 * 1024;
 /// Jobs in one enqueue, and ops in one atomic: the ordinal has 24 bits.
 pub const MAX_JOBS_PER_OP: usize = 1_000_000;
+/// Jobs that one commit deletes, marks or unblocks: more would stop the writer for seconds.
+pub const MAX_JOBS_AT_ONCE: u64 = 50_000;
 /// For this long after its enqueue a job's id stays reserved, even if the job has left the queue file: an hour.
 pub const REMEMBERED_MS: i64 = 3_600_000;
 /// Jobs in one claim.

@@ -187,8 +187,9 @@ pub enum Op {
         /// At most this number of jobs.
         limit: u32,
     },
-    /// Change the policy of a queue, as one step of several if jobs must be marked for it: other ops run between two
-    /// steps. The policy changes in the last step.
+    /// Change the policy of a queue, as one step of several if the change concerns many jobs: other ops run between two
+    /// steps. Jobs that must be marked are marked before the policy changes, and jobs that it unblocks are unblocked
+    /// afterwards.
     ConfigureSome {
         /// The queue.
         queue: String,
@@ -196,7 +197,9 @@ pub enum Op {
         changes: Box<Changes>,
         /// Jobs up to this place in the order of enqueues are marked already; 0 in the first step.
         after: u64,
-        /// Read at most this number of jobs.
+        /// The policy has changed already, and the groups up to this name have been unblocked.
+        raised: Option<String>,
+        /// Mark at most this number of jobs, or unblock at most this number of groups.
         limit: u32,
     },
 }
@@ -299,9 +302,11 @@ pub enum Outcome {
         /// There may be more: the limit was reached.
         more: bool,
     },
-    /// Jobs are marked; the policy has not changed yet.
+    /// Jobs are marked, or the policy has changed and jobs are unblocked; there are more.
     ConfiguredSome {
         /// The `after` of the next step.
         after: u64,
+        /// The `raised` of the next step; none before the policy has changed.
+        raised: Option<String>,
     },
 }

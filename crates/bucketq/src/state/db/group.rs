@@ -24,15 +24,18 @@ pub(super) const FIRST_MEMBERS: &str = sql!(
 );
 
 impl Tx<'_> {
-    /// Returns whether a job that joins the group now is blocked.
+    /// Returns whether a job that joins the group now is blocked: by jobs that can be claimed, as many as the policy
+    /// allows, or behind a blocked one. After the policy was raised, that one may be unblocked later.
     pub fn is_blocked(&mut self, line: usize, group: Option<&str>) -> Try<bool> {
         let Some(group) = group else { return Ok(false) };
         let (queue, most) = (self.line(line).id, self.line(line).policy.group_concurrency);
         let mut stmt = self.conn.prepare_cached(FIRST_MEMBERS)?;
         let mut rows = stmt.query(params![queue, group, most])?;
         for _ in 0..most {
-            if rows.next()?.is_none() {
-                return Ok(false);
+            match rows.next()? {
+                None => return Ok(false),
+                Some(row) if Member::read(row)?.blocked => return Ok(true),
+                Some(_) => {}
             }
         }
         Ok(true)

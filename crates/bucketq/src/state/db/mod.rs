@@ -446,7 +446,10 @@ impl Tx<'_> {
             Op::Drain { queue } => self.gate(queue, Gate::Draining),
             Op::Atomic(ops) => self.atomic(ops),
             Op::Configure { queue, changes } => self.configure(queue, changes),
-            Op::ConfigureSome { queue, changes, after, limit } => {
+            Op::ConfigureSome { queue, raised: Some(group), limit, .. } => {
+                self.unblock_some(queue, group, *limit)
+            }
+            Op::ConfigureSome { queue, changes, after, raised: None, limit } => {
                 self.configure_some(queue, changes, *after, *limit)
             }
             Op::RequeueMany { filter, limit } => self.requeue_many(filter, *limit),

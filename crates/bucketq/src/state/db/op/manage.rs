@@ -6,6 +6,7 @@ use std::collections::HashSet;
 
 use rusqlite::params;
 
+use crate::noun::config::MAX_JOBS_AT_ONCE;
 use crate::noun::error::{Code, Error};
 use crate::noun::event::{At, Happened};
 use crate::noun::job::{Ended, JobId, State};
@@ -184,6 +185,18 @@ impl Tx<'_> {
     /// Deletes the jobs in these states, except those in `spared`.
     pub fn purge(&mut self, queue: &str, states: &[State], spared: &HashSet<JobId>) -> Try<Outcome> {
         let line = self.line_there(queue)?;
+        let found = State::ALL.iter().filter(|s| states.contains(s)).map(|s| self.line(line).marks.count(*s));
+        let found = found.sum::<i64>();
+        if found > MAX_JOBS_AT_ONCE as i64 {
+            return Err(Error::new(
+                Code::State,
+                format!(
+                    "queue {queue:?} has {found} jobs to purge, and one commit deletes at most {MAX_JOBS_AT_ONCE}: \
+                     purge the queue first, outside an atomic, which takes several commits"
+                ),
+            )
+            .into());
+        }
         let count = self.purge_before(line, states, i64::MAX, i64::MAX, spared)?;
         Ok(Outcome::Purged { count })
     }
@@ -204,7 +217,7 @@ impl Tx<'_> {
         Ok(Outcome::PurgedSome { count, before, more: count >= u64::from(limit) })
     }
 
-    fn line_there(&mut self, queue: &str) -> Try<usize> {
+    pub fn line_there(&mut self, queue: &str) -> Try<usize> {
         self.find_line(queue)?
             .ok_or_else(|| Error::new(Code::NoSuchQueue, format!("there is no queue {queue:?}")).into())
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rusqlite::{OptionalExtension, params};
 
+use crate::noun::config::MAX_JOBS_AT_ONCE;
 use crate::noun::error::{Code, Error};
 use crate::noun::job::State;
 use crate::noun::op::Outcome;
@@ -42,11 +43,33 @@ pub(in crate::state::db) fn read(text: &str) -> Try<Arc<Policy>> {
 }
 
 impl Tx<'_> {
+    /// Changes the policy in one commit; fails if that concerns too many jobs.
     pub fn configure(&mut self, queue: &str, changes: &Changes) -> Try<Outcome> {
-        self.configure_after(queue, changes, 0)
+        let (old, new) = self.changed(queue, changes)?;
+        if let Some(line) = self.find_line(queue)?
+            && ((bounds(&new) && !bounds(&old)) || self.unblocks(line, &old, &new)?)
+            && self.live(line) > MAX_JOBS_AT_ONCE
+        {
+            let live = self.live(line);
+            return Err(Error::new(
+                Code::Policy,
+                format!(
+                    "queue {queue:?} has {live} unfinished jobs, and one commit applies this policy to at most \
+                     {MAX_JOBS_AT_ONCE}: configure the queue outside an atomic, which takes several commits"
+                ),
+            )
+            .into());
+        }
+        let (old, new) = self.set(queue, changes, 0)?;
+        let line = self.make_line(queue)?;
+        if self.unblocks(line, &old, &new)? {
+            self.unblock_groups(line, "", u32::MAX)?;
+        }
+        Ok(configured(&new))
     }
 
-    /// Takes one step of a change that must mark many jobs: marks some, or the last ones and changes the policy.
+    /// Takes one step of a change that concerns many jobs: marks some, or the last ones and changes the policy. If that
+    /// unblocks jobs of many groups, `unblock_some` does it in steps afterwards.
     pub fn configure_some(&mut self, queue: &str, changes: &Changes, after: u64, limit: u32) -> Try<Outcome> {
         let after = i64::try_from(after).unwrap_or(i64::MAX);
         let (old, new) = self.changed(queue, changes)?;
@@ -61,10 +84,29 @@ impl Tx<'_> {
                 .optional()?;
             if let Some(upto) = upto {
                 self.mark(line, after, upto)?;
-                return Ok(Outcome::ConfiguredSome { after: upto as u64 });
+                return Ok(Outcome::ConfiguredSome { after: upto as u64, raised: None });
             }
         }
-        self.configure_after(queue, changes, after)
+        let (old, new) = self.set(queue, changes, after)?;
+        let line = self.make_line(queue)?;
+        if !self.unblocks(line, &old, &new)? {
+            return Ok(configured(&new));
+        }
+        if self.live(line) > u64::from(limit) {
+            return Ok(Outcome::ConfiguredSome { after: 0, raised: Some(String::new()) });
+        }
+        self.unblock_groups(line, "", u32::MAX)?;
+        Ok(configured(&new))
+    }
+
+    /// Takes one step after `group_concurrency` was raised: unblocks jobs of some groups, in the order of their names,
+    /// after this one. The other groups get there when one of their jobs leaves, if no step comes.
+    pub fn unblock_some(&mut self, queue: &str, after: &str, limit: u32) -> Try<Outcome> {
+        let line = self.line_there(queue)?;
+        Ok(match self.unblock_groups(line, after, limit)? {
+            Some(last) => Outcome::ConfiguredSome { after: 0, raised: Some(last) },
+            None => configured(&self.line(line).policy),
+        })
     }
 
     /// Returns the old and the new policy; fails if the change is not possible.
@@ -79,13 +121,13 @@ impl Tx<'_> {
         Ok((old, new))
     }
 
-    /// Changes the policy. Jobs up to the place `marked` in the order of enqueues are marked already, if the change
-    /// needs that.
-    fn configure_after(&mut self, queue: &str, changes: &Changes, marked: i64) -> Try<Outcome> {
+    /// Changes the policy. Returns the old and the new one. Jobs up to the place `marked` in the order of enqueues are
+    /// marked already, if the change needs that. The caller unblocks jobs.
+    fn set(&mut self, queue: &str, changes: &Changes, marked: i64) -> Try<(Arc<Policy>, Arc<Policy>)> {
         let (old, new) = self.changed(queue, changes)?;
         let line = self.make_line(queue)?;
         if new == old {
-            return Ok(Outcome::Configured(Box::new(Policy::clone(&new))));
+            return Ok((old, new));
         }
         let id = self.line(line).id;
         let text = serde_json::to_string(&*new).map_err(|e| Fault::corrupt(e.to_string()))?;
@@ -102,10 +144,7 @@ impl Tx<'_> {
         if bounds(&new) && !bounds(&old) {
             self.mark(line, marked, i64::MAX)?;
         }
-        if new.group_concurrency > old.group_concurrency {
-            self.advance_all(line)?;
-        }
-        Ok(Outcome::Configured(Box::new(Policy::clone(&new))))
+        Ok((old, new))
     }
 
     /// Marks the live jobs of a queue between two places as jobs that may be cancelled to make room. A leased job may
@@ -172,19 +211,36 @@ impl Tx<'_> {
         (marks.count(State::Scheduled) + marks.count(State::Ready)).max(0) as u64
     }
 
-    /// Unblocks jobs after `group_concurrency` was raised.
-    fn advance_all(&mut self, line: usize) -> Try<()> {
+    /// Returns whether the change lets more jobs of the groups of a queue be claimed.
+    fn unblocks(&self, line: usize, old: &Policy, new: &Policy) -> Try<bool> {
+        let is_raised = new.group_concurrency > old.group_concurrency;
+        Ok(is_raised && self.conn.prepare_cached(GROUPED)?.exists([self.line(line).id])?)
+    }
+
+    /// Returns the number of unfinished jobs.
+    fn live(&self, line: usize) -> u64 {
+        self.pending(line) + self.line(line).marks.count(State::Leased).max(0) as u64
+    }
+
+    /// Unblocks jobs of this number of groups whose names come after this one, as the policy allows. Returns the last
+    /// of them if there may be more.
+    fn unblock_groups(&mut self, line: usize, after: &str, limit: u32) -> Try<Option<String>> {
         let id = self.line(line).id;
-        let mut last = String::new();
-        loop {
+        let mut last = after.to_owned();
+        for _ in 0..limit {
             let group: Option<String> = self
                 .conn
                 .prepare_cached(NEXT_GROUP)?
                 .query_row(params![id, last], |row| row.get(0))
                 .optional()?;
-            let Some(group) = group else { return Ok(()) };
+            let Some(group) = group else { return Ok(None) };
             self.advance(line, Some(&group))?;
             last = group;
         }
+        Ok(Some(last))
     }
+}
+
+fn configured(policy: &Policy) -> Outcome {
+    Outcome::Configured(Box::new(policy.clone()))
 }

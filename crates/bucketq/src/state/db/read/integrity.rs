@@ -38,12 +38,14 @@ const RULES: &[(&str, &str)] = &[
         "SELECT 'job ' || seq FROM jobs WHERE group_name IS NULL AND held <> 0",
     ),
     (
-        "of the unfinished jobs of a group all but the first are blocked",
+        "of the unfinished jobs of a group the first are not blocked, and no more than its queue allows",
+        // While `group_concurrency` is being raised, they may be fewer.
         "SELECT 'job ' || seq FROM (
-           SELECT j.seq, j.held, row_number() OVER (PARTITION BY j.queue, j.group_name ORDER BY j.seq) AS place,
+           SELECT j.seq, j.held, row_number() OVER members AS place, lag(held, 1, 0) OVER members AS before,
                   ifnull((SELECT policy ->> 'group_concurrency' FROM policies p WHERE p.queue = j.queue), 1) AS most
-           FROM jobs j NOT INDEXED WHERE group_name IS NOT NULL AND state <= 4)
-         WHERE held <> (place > most)",
+           FROM jobs j NOT INDEXED WHERE group_name IS NOT NULL AND state <= 4
+           WINDOW members AS (PARTITION BY j.queue, j.group_name ORDER BY j.seq))
+         WHERE held < before OR held < (place > most) OR held > (place > 1)",
     ),
     ("a held job is not leased", "SELECT 'job ' || seq FROM jobs WHERE state = 4 AND held = 1"),
     (
