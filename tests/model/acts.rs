@@ -61,7 +61,16 @@ impl Model {
                 job.ends_ms = sooner.max(act.now_ms + lease_ms);
                 Ok(Outcome::Extended { expires_ms: job.ends_ms })
             }
-            Op::Cancel { id, leased } => self.cancel(*id, *leased, act),
+            Op::Cancel { id, leased } => {
+                let requeued = later.iter().find_map(|op| match op {
+                    Op::Requeue { id: other, run: Some(run) } if other == id => Some(*run),
+                    _ => None,
+                });
+                if requeued.is_some_and(|run| self.job(*id).is_some_and(|job| job.run == run + 1)) {
+                    return Ok(Outcome::Cancelled { was: State::Cancelled });
+                }
+                self.cancel(*id, *leased, act)
+            }
             Op::Requeue { id, run } => self.requeue(*id, *run, act),
             Op::Purge { queue, states } => {
                 self.queues.get(queue).ok_or(Code::NoSuchQueue)?;
@@ -88,11 +97,13 @@ impl Model {
             Op::Atomic(ops) => {
                 let before = self.clone();
                 let mut outcomes = Vec::new();
+                let (mut ends, mut adds) = (vec![], false);
                 for (i, op) in ops.iter().enumerate() {
                     let real = match real {
                         Some(Outcome::Atomic(outcomes)) => outcomes.get(i),
                         _ => None,
                     };
+                    let state = self.clone();
                     match self.apply_before(op, act, real, &ops[i + 1..]) {
                         Ok(outcome) => outcomes.push(outcome),
                         Err(e) => {
@@ -100,6 +111,21 @@ impl Model {
                             return Err(e);
                         }
                     }
+                    let changed = self.ordinal != state.ordinal || self.jobs != state.jobs;
+                    match op {
+                        Op::Ack { .. } | Op::Nack { .. } | Op::Release { .. } | Op::Reject { .. } => {
+                            ends.push(changed);
+                        }
+                        Op::Enqueue { .. } | Op::Cancel { .. } | Op::Requeue { .. } | Op::Purge { .. } => {
+                            adds |= changed;
+                        }
+                        _ => {}
+                    }
+                }
+                // Its ends are repeats, so the rest has happened as well, or was never part of it.
+                if adds && !ends.is_empty() && !ends.contains(&true) {
+                    *self = before;
+                    return Err(Code::LeaseLost);
                 }
                 Ok(Outcome::Atomic(outcomes))
             }
@@ -119,7 +145,7 @@ impl Model {
             let there = &job.new;
             let same = (job.queue == queue || job.run > 0)
                 && (&there.payload, there.priority, &there.group) == (&new.payload, new.priority, &new.group)
-                && new.dedup.as_ref().is_none_or(|d| there.dedup.as_ref().is_some_and(|t| t.key == d.key));
+                && new.dedup.as_ref().map(|d| &d.key) == there.dedup.as_ref().map(|d| &d.key);
             return if same { Ok(answer(new.id, job.seq, false, true)) } else { Err(Code::IdTaken) };
         }
         if self.left.contains_key(&new.id) {
