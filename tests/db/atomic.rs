@@ -59,7 +59,7 @@ fn an_error_of_one_op_reaches_no_other() {
     assert_eq!(w.claim_numbers(claim("q", 5, 1)), [1, 3]);
 }
 
-/// What a holder may do with its job.
+/// The ways to end a job.
 fn ends(n: u32, t: u8) -> [Op; 4] {
     let held = held(n, t);
     [
@@ -113,10 +113,8 @@ fn an_atomic_that_ends_one_more_job_was_not_executed_before() {
 fn an_atomic_that_cancels_a_job_and_requeues_it_after_that_run_is_repeated_without_effect() {
     let mut w = World::default();
     w.ok(&enqueue("q", [job(1)]));
-    let again = Op::Atomic(vec![
-        Op::Cancel { id: id(1), leased: true },
-        Op::Requeue { id: id(1), run: Some(0) },
-    ]);
+    let again =
+        Op::Atomic(vec![Op::Cancel { id: id(1), leased: true }, Op::Requeue { id: id(1), run: Some(0) }]);
     w.ok(&again);
     let before = dump(w.db.connection());
     w.ok(&again);

@@ -15,7 +15,7 @@ impl Model {
     }
 
     /// The same before these ops of the same atomic: a purge keeps the jobs that they enqueue.
-    fn apply_before(&mut self, op: &Op, act: Act, real: Option<&Outcome>, later: &[Op]) -> Answer {
+    pub fn apply_before(&mut self, op: &Op, act: Act, real: Option<&Outcome>, later: &[Op]) -> Answer {
         let spared: Vec<JobId> = later
             .iter()
             .flat_map(|op| if let Op::Enqueue { jobs, .. } = op { &jobs[..] } else { &[] })
@@ -61,16 +61,10 @@ impl Model {
                 job.ends_ms = sooner.max(act.now_ms + lease_ms);
                 Ok(Outcome::Extended { expires_ms: job.ends_ms })
             }
-            Op::Cancel { id, leased } => {
-                let requeued = later.iter().find_map(|op| match op {
-                    Op::Requeue { id: other, run: Some(run) } if other == id => Some(*run),
-                    _ => None,
-                });
-                if requeued.is_some_and(|run| self.job(*id).is_some_and(|job| job.run == run + 1)) {
-                    return Ok(Outcome::Cancelled { was: State::Cancelled });
-                }
-                self.cancel(*id, *leased, act)
+            Op::Cancel { id, .. } if self.is_requeued_already(*id, later) => {
+                Ok(Outcome::Cancelled { was: State::Cancelled })
             }
+            Op::Cancel { id, leased } => self.cancel(*id, *leased, act),
             Op::Requeue { id, run } => self.requeue(*id, *run, act),
             Op::Purge { queue, states } => {
                 self.queues.get(queue).ok_or(Code::NoSuchQueue)?;
@@ -94,41 +88,7 @@ impl Model {
                 self.make_queue(queue).paused = false;
                 Ok(Outcome::Resumed)
             }
-            Op::Atomic(ops) => {
-                let before = self.clone();
-                let mut outcomes = Vec::new();
-                let (mut ends, mut adds) = (vec![], false);
-                for (i, op) in ops.iter().enumerate() {
-                    let real = match real {
-                        Some(Outcome::Atomic(outcomes)) => outcomes.get(i),
-                        _ => None,
-                    };
-                    let state = self.clone();
-                    match self.apply_before(op, act, real, &ops[i + 1..]) {
-                        Ok(outcome) => outcomes.push(outcome),
-                        Err(e) => {
-                            *self = before;
-                            return Err(e);
-                        }
-                    }
-                    let changed = self.ordinal != state.ordinal || self.jobs != state.jobs;
-                    match op {
-                        Op::Ack { .. } | Op::Nack { .. } | Op::Release { .. } | Op::Reject { .. } => {
-                            ends.push(changed);
-                        }
-                        Op::Enqueue { .. } | Op::Cancel { .. } | Op::Requeue { .. } | Op::Purge { .. } => {
-                            adds |= changed;
-                        }
-                        _ => {}
-                    }
-                }
-                // Its ends are repeats, so the rest has happened as well, or was never part of it.
-                if adds && !ends.is_empty() && !ends.contains(&true) {
-                    *self = before;
-                    return Err(Code::LeaseLost);
-                }
-                Ok(Outcome::Atomic(outcomes))
-            }
+            Op::Atomic(ops) => self.atomic(ops, act, real),
             other => panic!("the model knows no {other:?}"),
         }
     }

@@ -57,8 +57,7 @@ const JOBS: &str = "
 
 /// No id is remembered for longer than one that leaves now. Rows leave in their order, so a later end would keep those
 /// after it, too.
-const LEFT: &str =
-    "UPDATE left_ids SET until_ms = :now + :remembered WHERE until_ms > :now + :remembered";
+const LEFT: &str = "UPDATE left_ids SET until_ms = :now + :remembered WHERE until_ms > :now + :remembered";
 
 /// Past events happened at the latest now.
 const PAST: &str = "
