@@ -35,7 +35,8 @@ class AtomicBase:
         """Enqueue a job. Returns the id it will have, unless it is deduplicated.
 
         After an ack, nack, release or reject in the same block, the id is derived from that job: running the block
-        again after ``OutcomeUnknown`` enqueues the same jobs.
+        again after ``OutcomeUnknown`` enqueues the same jobs. Before the end of a job the id is a new one each time:
+        if the first block took effect, the second raises ``LeaseLost`` and changes nothing.
         """
         new = _op.new(self._file, data, _op.following(self._held, len(self._ops), extras))
         self._add(_op.enqueue(queue, [new]), _show.receipt)

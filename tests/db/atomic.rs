@@ -58,3 +58,68 @@ fn an_error_of_one_op_reaches_no_other() {
     w.db.commit().unwrap();
     assert_eq!(w.claim_numbers(claim("q", 5, 1)), [1, 3]);
 }
+
+/// The ways to end a job.
+fn ends(n: u32, t: u8) -> [Op; 4] {
+    let held = held(n, t);
+    [
+        Op::Ack { held, result: None },
+        Op::Nack { held, delay_ms: Some(60_000), error: None },
+        Op::Release { held },
+        Op::Reject { held, error: None },
+    ]
+}
+
+#[test]
+fn an_atomic_that_ends_a_job_which_was_ended_before_adds_nothing_new() {
+    for n in 0..4 {
+        let mut w = World::default();
+        w.ok(&enqueue("q", [job(1), job(2), job(3)]));
+        w.claim(claim("q", 1, 1));
+        w.ok(&Op::Cancel { id: id(2), leased: false });
+        // The caller repeats its code, which enqueues first and draws another id.
+        let call = |next: u32| Op::Atomic(vec![enqueue("next", [job(next)]), ends(1, 1)[n].clone()]);
+        w.ok(&call(10));
+        let error = w.refused(&call(11));
+        assert_eq!(error.code(), Code::LeaseLost, "{error}");
+        assert!(error.message().contains("ended by an earlier call"), "{error}");
+        let end = &ends(1, 1)[n];
+        for change in [
+            Op::Requeue { id: id(2), run: None },
+            Op::Cancel { id: id(3), leased: false },
+            Op::Purge { queue: "q".into(), states: vec![State::Cancelled] },
+        ] {
+            assert_eq!(w.refused(&Op::Atomic(vec![end.clone(), change])).code(), Code::LeaseLost);
+        }
+        // Without other effects a repeat is one, and so is one with the same ids.
+        w.ok(&call(10));
+        w.ok(&Op::Atomic(vec![end.clone(), Op::Cancel { id: id(2), leased: false }]));
+        assert_eq!(w.claim_numbers(claim("next", 9, 2)), [10]);
+    }
+}
+
+#[test]
+fn an_atomic_that_ends_one_more_job_was_not_executed_before() {
+    let mut w = World::default();
+    w.ok(&enqueue("q", [job(1), job(2)]));
+    w.claim(claim("q", 2, 1));
+    w.ok(&Op::Ack { held: held(1, 1), result: None });
+    let both = [1, 2].map(|n| Op::Ack { held: held(n, 1), result: None });
+    w.ok(&Op::Atomic([&both[..], &[enqueue("next", [job(10)])]].concat()));
+    assert_eq!(w.claim_numbers(claim("next", 9, 2)), [10]);
+}
+
+#[test]
+fn an_atomic_that_cancels_a_job_and_requeues_it_after_that_run_is_repeated_without_effect() {
+    let mut w = World::default();
+    w.ok(&enqueue("q", [job(1)]));
+    let again =
+        Op::Atomic(vec![Op::Cancel { id: id(1), leased: true }, Op::Requeue { id: id(1), run: Some(0) }]);
+    w.ok(&again);
+    let before = dump(w.db.connection());
+    w.ok(&again);
+    assert_eq!(dump(w.db.connection()), before);
+    assert_eq!(w.claim_numbers(claim("q", 9, 1)), [1]);
+    w.ok(&again);
+    assert_eq!(w.state(1), State::Leased, "its new run goes on");
+}

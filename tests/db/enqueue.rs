@@ -103,6 +103,7 @@ fn an_id_of_another_job_is_refused_with_what_differs() {
         ("q", New { group: Some("g".into()), ..job(1) }, "group"),
         ("q", keyed(1, "k2", DedupScope::Unfinished), "dedup key"),
         ("q", keyed(3, "k2", DedupScope::Unfinished), "dedup key"),
+        ("q", New { dedup: None, ..keyed(3, "k", DedupScope::Unfinished) }, "dedup key"),
     ];
     for (queue, job, what) in all {
         let error = w.refused(&enqueue(queue, [job.clone()]));
@@ -115,6 +116,20 @@ fn an_id_of_another_job_is_refused_with_what_differs() {
     let twice = [job(5), New { priority: 1, ..job(5) }];
     assert_eq!(w.refused(&enqueue("q", twice)).code(), Code::IdTaken);
     assert_eq!(w.claim_numbers(claim("q", 9, 1)), [1, 2, 3]);
+}
+
+#[test]
+fn a_job_whose_key_came_from_its_content_is_known_after_the_policy_has_changed() {
+    for (before, after) in [(true, false), (false, true)] {
+        let mut w = World::default();
+        for by_content in [before, after] {
+            let changes = Changes { dedup_content: Some(by_content), ..Changes::default() };
+            w.ok(&configure("q", changes));
+            w.ok(&enqueue("q", [job(1)]));
+        }
+        assert!(entries(w.ok(&enqueue("q", [job(1)])))[0].existing);
+        assert_eq!(w.claim_numbers(claim("q", 9, 1)), [1]);
+    }
 }
 
 #[test]

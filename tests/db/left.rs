@@ -174,6 +174,22 @@ fn many_jobs_of_one_moment_take_rows_that_fit_into_a_page() {
 }
 
 #[test]
+fn ids_remembered_by_a_clock_that_was_ahead_are_forgotten_an_hour_after_the_time_is_fixed() {
+    let mut w = keeping(0);
+    let day = 24 * 3_600_000;
+    w.wait(400 * day);
+    done(&mut w, 0..1);
+    w.wait(-400 * day);
+    w.db.bring_back(w.now_ms, 400 * day, &w.limits).unwrap();
+    done(&mut w, 1..3);
+    assert!(again(&mut w, job(0)).existing);
+    w.wait(REMEMBERED_MS);
+    w.ok(&enqueue("q", [job(3)]));
+    assert_eq!(rows(&w), (0, 0));
+    assert!(!again(&mut w, job(0)).existing);
+}
+
+#[test]
 fn what_was_rolled_back_is_not_remembered() {
     let mut w = keeping(0);
     w.ok(&enqueue("q", [job(0)]));

@@ -60,3 +60,32 @@ async fn a_lease_that_is_due_when_the_machine_wakes_is_extended_before_it_runs_o
     mine.close().await?;
     theirs.close().await
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_ran_out_while_all_clocks_of_a_machine_stood_still_is_looked_at_when_its_wall_clock_jumps()
+-> Result<()> {
+    for lost in [true, false] {
+        let (right, mine, theirs) = given().await?;
+        let (keeper, task) = Keeper::new(&mine)?;
+        tokio::spawn(task);
+        let taken = mine.claim(1).lease(LEASE).await?.remove(0);
+        let kept = keeper.keep(&taken, LEASE);
+        kept.work();
+        let (tell, mut told) = mpsc::unbounded_channel();
+        kept.on_lost(move |how| _ = tell.send(how));
+        pass(Duration::from_secs(1)).await;
+        // A paused virtual machine: only the wall clock shows that time has passed.
+        right.step(2 * 60_000);
+        if lost {
+            assert_eq!(theirs.claim(1).await?.len(), 1, "it is somebody else's");
+        }
+        // The next extend is due in 19 s.
+        pass(Duration::from_secs(2)).await;
+        assert_eq!(told.try_recv().ok(), lost.then_some(Loss::Taken));
+        assert_eq!(kept.is_lost(), lost);
+        assert!(theirs.claim(1).await?.is_empty(), "it is extended");
+        mine.close().await?;
+        theirs.close().await?;
+    }
+    Ok(())
+}

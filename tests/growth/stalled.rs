@@ -103,12 +103,12 @@ async fn many_writers_with_frantic_collections_never_lose_an_object_or_a_job() -
     Ok(())
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_writer_that_lost_a_hundred_races_still_knows_its_own_newest_commit() -> Result<()> {
+/// A writer that has stored a commit loses a hundred races with the next one, which is stored in the end.
+async fn lost_a_hundred_races(options: Options) -> Result<()> {
     let store = Arc::new(Memory::new());
     let (slow, quick) = (Puppet::over(store.clone()), Puppet::over(store));
     let clock = TestClock::start();
-    let (a, b) = (open(&slow, &clock, hasty()).await?, open(&quick, &clock, hasty()).await?);
+    let (a, b) = (open(&slow, &clock, options).await?, open(&quick, &clock, hasty()).await?);
     a.queue("q")?.enqueue(Payload::text("its newest commit")).await?;
     slow.hold();
     let queue = a.queue("q")?;
@@ -128,7 +128,13 @@ async fn a_writer_that_lost_a_hundred_races_still_knows_its_own_newest_commit() 
     b.close().await
 }
 
-/// The first test above notices a writer that ignores the floor: it refers to a deleted object.
+#[tokio::test(start_paused = true)]
+async fn a_writer_that_lost_a_hundred_races_still_knows_its_own_newest_commit() -> Result<()> {
+    lost_a_hundred_races(hasty()).await
+}
+
+/// The first test above notices a writer that ignores the floor: it refers to a deleted object. The last one notices a
+/// writer that does not recognise its own newest commit any more.
 #[cfg(feature = "mutants")]
 #[allow(non_snake_case, reason = "a test has the name of its variant")]
 mod mutants {
@@ -136,10 +142,11 @@ mod mutants {
 
     use bucketq::broken::Broken;
     use bucketq::store::Memory;
-    use bucketq::{Options, Result};
+    use bucketq::{Code, Options, Result};
+    use bucketq_tests::given::refused;
     use bucketq_tests::puppet::Puppet;
 
-    use super::overtaken;
+    use super::{lost_a_hundred_races, overtaken};
     use crate::kit::{hasty, head, referred};
 
     #[tokio::test(start_paused = true)]
@@ -153,5 +160,11 @@ mod mutants {
         let missing = referred(&now).into_iter().filter(|key| !there.iter().any(|l| l.key == *key)).count();
         assert_eq!(missing, 1, "the base HEAD refers to");
         Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn NewestForgotten() {
+        let broken = Options { broken: Some(Broken::NewestForgotten), ..hasty() };
+        assert_eq!(refused(lost_a_hundred_races(broken).await).code(), Code::OutcomeUnknown);
     }
 }

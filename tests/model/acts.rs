@@ -15,7 +15,7 @@ impl Model {
     }
 
     /// The same before these ops of the same atomic: a purge keeps the jobs that they enqueue.
-    fn apply_before(&mut self, op: &Op, act: Act, real: Option<&Outcome>, later: &[Op]) -> Answer {
+    pub fn apply_before(&mut self, op: &Op, act: Act, real: Option<&Outcome>, later: &[Op]) -> Answer {
         let spared: Vec<JobId> = later
             .iter()
             .flat_map(|op| if let Op::Enqueue { jobs, .. } = op { &jobs[..] } else { &[] })
@@ -61,6 +61,9 @@ impl Model {
                 job.ends_ms = sooner.max(act.now_ms + lease_ms);
                 Ok(Outcome::Extended { expires_ms: job.ends_ms })
             }
+            Op::Cancel { id, .. } if self.is_requeued_already(*id, later) => {
+                Ok(Outcome::Cancelled { was: State::Cancelled })
+            }
             Op::Cancel { id, leased } => self.cancel(*id, *leased, act),
             Op::Requeue { id, run } => self.requeue(*id, *run, act),
             Op::Purge { queue, states } => {
@@ -85,24 +88,7 @@ impl Model {
                 self.make_queue(queue).paused = false;
                 Ok(Outcome::Resumed)
             }
-            Op::Atomic(ops) => {
-                let before = self.clone();
-                let mut outcomes = Vec::new();
-                for (i, op) in ops.iter().enumerate() {
-                    let real = match real {
-                        Some(Outcome::Atomic(outcomes)) => outcomes.get(i),
-                        _ => None,
-                    };
-                    match self.apply_before(op, act, real, &ops[i + 1..]) {
-                        Ok(outcome) => outcomes.push(outcome),
-                        Err(e) => {
-                            *self = before;
-                            return Err(e);
-                        }
-                    }
-                }
-                Ok(Outcome::Atomic(outcomes))
-            }
+            Op::Atomic(ops) => self.atomic(ops, act, real),
             other => panic!("the model knows no {other:?}"),
         }
     }
@@ -119,7 +105,7 @@ impl Model {
             let there = &job.new;
             let same = (job.queue == queue || job.run > 0)
                 && (&there.payload, there.priority, &there.group) == (&new.payload, new.priority, &new.group)
-                && new.dedup.as_ref().is_none_or(|d| there.dedup.as_ref().is_some_and(|t| t.key == d.key));
+                && new.dedup.as_ref().map(|d| &d.key) == there.dedup.as_ref().map(|d| &d.key);
             return if same { Ok(answer(new.id, job.seq, false, true)) } else { Err(Code::IdTaken) };
         }
         if self.left.contains_key(&new.id) {

@@ -5,6 +5,7 @@
 //! the database.
 
 mod acts;
+mod atomic;
 mod model;
 mod steps;
 

@@ -26,7 +26,7 @@ pub struct Queue {
     pub turn: Option<i64>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct MJob {
     pub new: New,
     pub queue: String,

@@ -28,6 +28,8 @@ rules! {
     NewestOnly,
     /// P2, P6: settling trusts the attempt number, with a writer id shared by all.
     SettleByAttempt,
+    /// P6: a writer forgets its newest stored commit once it has lost many races since.
+    NewestForgotten,
     /// P4: the map is pruned without `forgotten_seq`.
     PruneWithoutForgotten,
     /// P11: reads see a commit that is not settled.

@@ -309,8 +309,12 @@ impl Plan {
             && !plan.deep
             && plan.betrayal.is_none()
             && plan.operator.is_none();
-        if let Some(variant) = variant {
-            variant.bend(&mut plan);
+        let story = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x19).below(60);
+        match (variant, story) {
+            (Some(variant), _) => variant.bend(&mut plan),
+            (None, 0) => Variant::Crowd.bend(&mut plan),
+            (None, 1) => Variant::Turned.bend(&mut plan),
+            (None, _) => {}
         }
         plan
     }

@@ -29,6 +29,10 @@ const RETRY_SHARE: u32 = 12;
 /// The longest pause between two checks of the clock while the keeper watches jobs.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// If the wall clock has run ahead of the steady one by this much, leases may have run out that this process counts as
+/// its own: it was frozen with its steady clock, as in a paused virtual machine.
+const JUMP_MS: i64 = 1_000;
+
 /// The sending side of the task; clones talk to the same task.
 #[derive(Clone, Debug)]
 pub struct Keeper {
@@ -165,7 +169,13 @@ impl Keeper {
     pub fn new(file: &QueueFile) -> Result<(Self, impl Future<Output = ()> + Send + use<>)> {
         let (tx, rx) = mpsc::unbounded_channel();
         let env = file.door()?.env.clone();
-        let task = KeeperTask { file: file.clone(), env: env.clone(), jobs: HashMap::new(), leaving: vec![] };
+        let task = KeeperTask {
+            file: file.clone(),
+            env: env.clone(),
+            jobs: HashMap::new(),
+            compared: (env.wall_ms(), env.monotonic()),
+            leaving: vec![],
+        };
         Ok((Self { tx, env }, task.run(rx)))
     }
 
@@ -390,6 +400,8 @@ struct KeeperTask {
     file: QueueFile,
     env: Env,
     jobs: HashMap<Held, WatchedJob>,
+    /// Both clocks when they were last compared.
+    compared: (i64, Instant),
     /// Callers of flush that wait for the releases under way.
     leaving: Vec<oneshot::Sender<()>>,
 }
@@ -400,6 +412,7 @@ impl KeeperTask {
         let mut releasing: FuturesUnordered<Releasing> = FuturesUnordered::new();
         loop {
             let now = self.env.monotonic();
+            self.look_at_wall_clock(now);
             extending.extend(self.due(now));
             if releasing.is_empty() {
                 self.leaving.drain(..).for_each(|tx| _ = tx.send(()));
@@ -457,6 +470,15 @@ impl KeeperTask {
                 let lost = || Happened::LeaseLost { job: watched.job.clone(), reason: Loss::RanOut };
                 file.emit(lost, watched.claimed);
             }
+        }
+    }
+
+    /// If the wall clock has jumped ahead, extends every lease now: the queue file knows which of them are lost.
+    fn look_at_wall_clock(&mut self, now: Instant) {
+        let (wall_ms, steady) = std::mem::replace(&mut self.compared, (self.env.wall_ms(), now));
+        let passed_ms = i64::try_from(now.saturating_duration_since(steady).as_millis()).unwrap_or(i64::MAX);
+        if self.compared.0.saturating_sub(wall_ms).saturating_sub(passed_ms) > JUMP_MS {
+            self.jobs.values_mut().filter_map(|entry| entry.next.as_mut()).for_each(|next| *next = now);
         }
     }
 

@@ -118,6 +118,11 @@ impl Op {
         self.parts().iter().find_map(of)
     }
 
+    /// Returns whether it ends the lease that it needs.
+    pub(crate) fn ends_lease(&self) -> bool {
+        matches!(self.facts().lease, Ends(_))
+    }
+
     /// Returns its single changes: the parts of an atomic, or itself.
     pub(crate) fn parts(&self) -> &[Self] {
         match self.facts().size {

@@ -7,7 +7,9 @@ use rusqlite::{Connection, named_params, params};
 
 use super::columns::{row, sql};
 use super::fault::{Fault, Try};
+use super::left_ids::LeftIdsBounds;
 use super::{Db, Limits};
+use crate::noun::config::REMEMBERED_MS;
 use crate::noun::error::{Error, Result};
 use crate::noun::lease::FOREVER_MS;
 use crate::noun::schedule::{Schedule, Timing};
@@ -53,6 +55,10 @@ const JOBS: &str = "
     AND (state <> 2 OR max(claimed_ms, first_ms, enqueued_ms,
          ifnull((SELECT max(a.ended_ms) FROM attempts a WHERE a.seq = jobs.seq), 0)) > :now)";
 
+/// No id is remembered for longer than one that leaves now. Rows leave in their order, so a later end would keep those
+/// after it, too.
+const LEFT: &str = "UPDATE left_ids SET until_ms = :now + :remembered WHERE until_ms > :now + :remembered";
+
 /// Past events happened at the latest now.
 const PAST: &str = "
   UPDATE attempts SET claimed_ms = min(claimed_ms, :now), ended_ms = min(ended_ms, :now)
@@ -77,6 +83,7 @@ impl Db {
         // The cache has the old times.
         self.cache.lines = super::queues::Lines::default();
         self.cache.sweep_ms = i64::MIN;
+        self.cache.left = LeftIdsBounds::default();
         match done.map_err(Fault::into_error).and_then(|done| self.commit().map(|()| done)) {
             Ok(done) => Ok(done),
             Err(error) => {
@@ -94,6 +101,7 @@ fn bring_back(conn: &Connection, now: i64, ahead: i64) -> Try<BroughtBack> {
     )?;
     conn.execute(WINDOWS, named_params! { ":now": now, ":ahead": ahead })?;
     let jobs = conn.execute(JOBS, named_params! { ":now": now })?;
+    conn.execute(LEFT, named_params! { ":now": now, ":remembered": REMEMBERED_MS })?;
     for statement in PAST.split(';').map(str::trim).filter(|s| !s.is_empty()) {
         conn.execute(statement, named_params! { ":now": now })?;
     }

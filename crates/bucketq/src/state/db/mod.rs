@@ -437,7 +437,8 @@ impl Tx<'_> {
             Op::Release { held } => self.release(held),
             Op::Reject { held, error } => self.reject(held, error.as_deref()),
             Op::Extend { held, lease_ms, at_least } => self.extend(held, *lease_ms, *at_least),
-            Op::Cancel { id, leased } => self.cancel(id, *leased),
+            // If the atomic is repeated, this must not end the run that the first time began after it.
+            Op::Cancel { id, leased } => self.cancel(id, *leased, savepoint::requeued_after(later, id)),
             Op::Requeue { id, run } => self.requeue(id, *run),
             // If the atomic is repeated, the purge must not delete the jobs that the first time enqueued after it.
             Op::Purge { queue, states } => self.purge(queue, states, &savepoint::enqueued(later)),

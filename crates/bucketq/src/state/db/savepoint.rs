@@ -6,6 +6,7 @@ use std::collections::HashSet;
 
 use super::fault::{Fault, Try};
 use super::{Tx, left_ids};
+use crate::noun::error::{Code, Error};
 use crate::noun::job::JobId;
 use crate::noun::op::{Op, Outcome};
 
@@ -14,21 +15,75 @@ pub(super) fn enqueued(ops: &[Op]) -> HashSet<JobId> {
     ops.iter().flat_map(Op::jobs).map(|job| job.id).collect()
 }
 
+/// Returns the run after which a job is requeued by these ops, if they say it.
+pub(super) fn requeued_after(ops: &[Op], job: &JobId) -> Option<u32> {
+    ops.iter().find_map(|op| if let Op::Requeue { id, run } = op { run.filter(|_| id == job) } else { None })
+}
+
+/// Returns whether this outcome, with which rows have changed, must not come from the same call twice.
+fn happens_once(outcome: &Outcome) -> bool {
+    match outcome {
+        // A repeated enqueue may delete ids and keys whose time is over.
+        Outcome::Enqueued(jobs) => jobs.iter().any(|job| !job.existing && !job.deduplicated),
+        Outcome::Cancelled { .. }
+        | Outcome::Requeued { .. }
+        | Outcome::RequeuedMany { .. }
+        | Outcome::Purged { .. }
+        | Outcome::PurgedSome { .. } => true,
+        // Settings have the requested value either way, and an extend counts from its commit.
+        Outcome::Paused
+        | Outcome::Resumed
+        | Outcome::Draining { .. }
+        | Outcome::Configured(_)
+        | Outcome::ConfiguredSome { .. }
+        | Outcome::Scheduled { .. }
+        | Outcome::Unscheduled { .. }
+        | Outcome::Extended { .. } => false,
+        Outcome::Claimed(_)
+        | Outcome::Acked
+        | Outcome::Nacked { .. }
+        | Outcome::Released
+        | Outcome::Rejected
+        | Outcome::Atomic(_) => false,
+    }
+}
+
 impl Tx<'_> {
-    /// Applies several ops, all or none.
+    /// Applies several ops, all or none. If all jobs that they end were ended before, by the same holder, this atomic was
+    /// executed before, or at least its ends were: then it may change nothing more.
     pub fn atomic(&mut self, ops: &[Op]) -> Try<Outcome> {
         self.all_or_nothing(|tx| {
             let mut outcomes = Vec::with_capacity(ops.len());
+            let (mut ends, mut repeated, mut adds) = (0, 0, None);
             for (i, op) in ops.iter().enumerate() {
+                let before = tx.conn.total_changes();
                 let done = tx.apply(op, &ops[i + 1..]);
-                outcomes.push(done.map_err(|fault| match fault {
+                let outcome = done.map_err(|fault| match fault {
                     Fault::Refused(e) => {
                         Fault::Refused(e.during(format_args!("op {i} of the atomic, {}", op.name())))
                     }
                     broken @ Fault::Broken(_) => broken,
-                })?);
+                })?;
+                let changed = tx.conn.total_changes() > before;
+                if op.ends_lease() {
+                    ends += 1;
+                    repeated += u32::from(!changed);
+                } else if adds.is_none() && changed && happens_once(&outcome) {
+                    adds = Some(op.name());
+                }
+                outcomes.push(outcome);
             }
-            Ok(Outcome::Atomic(outcomes))
+            match (adds, ops.iter().find_map(Op::held)) {
+                (Some(what), Some(held)) if ends > 0 && repeated == ends => Err(Error::new(
+                    Code::LeaseLost,
+                    format!(
+                        "job {} was ended by an earlier call, perhaps by this one: the {what} in this atomic would happen a second time, so nothing is changed",
+                        held.id
+                    ),
+                )
+                .into()),
+                _ => Ok(Outcome::Atomic(outcomes)),
+            }
         })
     }
 

@@ -218,6 +218,12 @@ impl Tx<'_> {
         };
         let (key, group) = (dedup.maybe_text()?, group_name.maybe_text()?);
         let content_type = self.text(payload.content_type)?;
+        let other_key = match (&job.dedup, key) {
+            (Some(dedup), _) => key != Some(&dedup.key),
+            // It may come from the content, by a policy that has changed since.
+            (None, Some(key)) => key != Dedup::of_content(&job.payload, DedupScope::Policy).key,
+            (None, None) => false,
+        };
         let differs = [
             // A job with a later run may have moved to a dead-letter queue.
             ("queue", *self.line(line).name != *queue && run == 0),
@@ -225,7 +231,7 @@ impl Tx<'_> {
             ("content type", *content_type != *job.payload.content_type),
             ("priority", priority != job.priority),
             ("group", group != job.group.as_deref()),
-            ("dedup key", job.dedup.as_ref().is_some_and(|dedup| key != Some(&dedup.key))),
+            ("dedup key", other_key),
         ];
         if let Some((what, _)) = differs.iter().find(|(_, differs)| *differs) {
             let text = format!(

@@ -22,8 +22,12 @@ use crate::state::db::queues::{FIRST_TURN, Gate};
 use crate::state::db::retention::JobToDelete;
 
 impl Tx<'_> {
-    pub fn cancel(&mut self, id: &JobId, leased: bool) -> Try<Outcome> {
+    /// Cancels the job, unless it was requeued after the run `requeued` already.
+    pub fn cancel(&mut self, id: &JobId, leased: bool, requeued: Option<u32>) -> Try<Outcome> {
         let job_row = self.job_row(id)?;
+        if requeued.and_then(|run| run.checked_add(1)) == Some(job_row.run) {
+            return Ok(Outcome::Cancelled { was: State::Cancelled });
+        }
         let was = job_row.state;
         match was {
             State::Cancelled => return Ok(Outcome::Cancelled { was }),
