@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bucketq._listening import Listening, Task, Thread
 from bucketq._threads import Threads
-from bucketq._twin import blocking
+from bucketq._other_api import blocking
 from bucketq.errors import Contended, Invalid, LeaseLost, NotFound, OutcomeUnknown, QueueFull, Unavailable
 from bucketq.worker import Reject, Worked, is_coroutine
 

@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use crate::check::Jobs;
 use crate::clock::pause_ms;
-use crate::given_up::GivenUp;
+use crate::expired_archives::GivenUp;
 use crate::replay;
 use crate::rng::Rng;
 use crate::workload::QUEUES;

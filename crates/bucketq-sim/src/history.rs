@@ -10,7 +10,7 @@ use bucketq::lease::Token;
 use bucketq::op::{Op, Outcome};
 
 use crate::bucket::Who;
-use crate::given_up::GivenUp;
+use crate::expired_archives::GivenUp;
 use crate::ops::names;
 
 /// The conclusion that a reply allows its caller.

@@ -18,7 +18,7 @@ use crate::bucket::Who;
 use crate::check;
 use crate::clock::{EPOCH_MS, pause_ms};
 use crate::crowd;
-use crate::given_up;
+use crate::expired_archives;
 use crate::local;
 use crate::loss;
 use crate::node;
@@ -280,7 +280,7 @@ async fn archive_all(world: &Arc<World>, file: &QueueFile) -> Result<(), String>
             }
         }
     }
-    let given_up = given_up::look(world).await?;
+    let given_up = expired_archives::look(world).await?;
     world.history().given_up = given_up;
     Ok(())
 }
@@ -308,7 +308,7 @@ async fn collected(world: &Arc<World>, file: &QueueFile, listed: &BTreeSet<Strin
     let told = file.collect(Duration::ZERO).await;
     let (left, too_often, too_soon) = {
         let (history, bucket) = (world.history(), world.bucket());
-        let too_soon = given_up::collected_too_soon(&history.given_up, &bucket);
+        let too_soon = expired_archives::collected_too_soon(&history.given_up, &bucket);
         (bucket.unreferenced(listed), bucket.lists_too_often(), too_soon)
     };
     match (told, too_often) {
