@@ -89,25 +89,15 @@ impl Store for Habits {
         self.inner.put_new(key, body).await
     }
 
-    async fn delete(&self, key: &str) -> Result<()> {
-        self.inner.delete(key).await
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
-        self.inner.list(prefix).await
-    }
-
     fn describe(&self) -> String {
         "a store of known habits".to_owned()
-    }
-
-    fn default_max_skew(&self) -> Duration {
-        Duration::ZERO
     }
 
     fn needs_probe(&self) -> bool {
         true
     }
+
+    bucketq::forward_to_inner!(delete list default_max_skew);
 }
 
 async fn measured(habits: Habits, env: &Env) -> (Result<Measured>, Arc<dyn Store>) {

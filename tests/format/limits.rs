@@ -62,31 +62,12 @@ struct Heads {
 
 #[async_trait]
 impl Store for Heads {
-    async fn get(&self, key: &str, unless: Option<&Version>) -> Result<Got> {
-        self.inner.get(key, unless).await
-    }
     async fn put_if(&self, key: &str, body: Bytes, expect: &Expect) -> Put {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner).push(body.clone());
         self.inner.put_if(key, body, expect).await
     }
-    async fn put_new(&self, key: &str, body: Bytes) -> Result<()> {
-        self.inner.put_new(key, body).await
-    }
-    async fn delete(&self, key: &str) -> Result<()> {
-        self.inner.delete(key).await
-    }
-    async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
-        self.inner.list(prefix).await
-    }
-    fn describe(&self) -> String {
-        "heads".into()
-    }
-    fn default_max_skew(&self) -> Duration {
-        Duration::ZERO
-    }
-    fn needs_probe(&self) -> bool {
-        false
-    }
+
+    bucketq::forward_to_inner!(get put_new delete list describe default_max_skew needs_probe);
 }
 
 impl Heads {

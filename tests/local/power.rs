@@ -250,27 +250,9 @@ impl Store for Faulty {
         }
     }
 
-    async fn put_new(&self, key: &str, body: Bytes) -> Result<()> {
-        self.inner.put_new(key, body).await
-    }
-
-    async fn delete(&self, key: &str) -> Result<()> {
-        self.inner.delete(key).await
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
-        self.inner.list(prefix).await
-    }
-
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-
-    fn default_max_skew(&self) -> Duration {
-        self.inner.default_max_skew()
-    }
-
     fn needs_probe(&self) -> bool {
         false
     }
+
+    bucketq::forward_to_inner!(put_new delete list describe default_max_skew);
 }
