@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::files::{none, root, text};
+use crate::files::{none, root, text, texts};
 
 /// The engine, and the folder in it that the maps describe file by file.
 const ENGINE: [&str; 2] = ["crates/bucketq/src", "crates/bucketq/src/engine/writer"];
@@ -17,6 +17,15 @@ const MAPS: [(&str, &[&str]); 4] = [
 
 /// The endings of files that a map names without a folder.
 const ENDS: [&str; 4] = ["rs", "py", "pyi", "md"];
+
+/// The folders whose modules have a row in tests/README.md.
+const MAPPED: [&str; 2] = ["crates/bucketq/src/", "python/bucketq/"];
+
+/// Files that hold no code of their own, or that no test imports.
+const UNMAPPED: [&str; 5] = ["lib.rs", "internals.rs", "mod.rs", "__init__.py", "__main__.py"];
+
+/// Test files without a row: helpers of the house, and kept seeds of the simulation.
+const WITHOUT_ROW: [&str; 2] = ["house/rust.rs", "sim/seeds.rs"];
 
 /// The table of docs/architecture.md with a function in each row.
 const PATH_OF_AN_ENQUEUE: &str = "\n## The path of an enqueue\n";
@@ -69,6 +78,44 @@ fn wrong(page: &str, file: impl Fn(&str) -> Option<String>) -> Vec<String> {
         .collect()
 }
 
+/// Returns the modules without a row in the map of the tests, and the Rust tests that it does not name.
+fn unmapped(map: &str, files: &[(String, String)]) -> Vec<String> {
+    let rows = map.lines().filter(|line| line.starts_with("| `"));
+    let first = |row: &str| row.split('|').nth(1).map_or(String::new(), str::to_owned);
+    let modules: Vec<String> = rows
+        .flat_map(|row| first(row).split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    let has_row = |module: &str| {
+        let stem = |row: &str| row.strip_suffix(".rs").unwrap_or(row).to_owned();
+        modules.iter().any(|row| module == row || module.starts_with(&format!("{}/", stem(row))))
+    };
+    let mut findings = Vec::new();
+    for (path, text) in files {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let module = MAPPED.iter().find_map(|home| path.strip_prefix(home));
+        if let Some(module) = module.filter(|_| [".rs", ".py"].iter().any(|end| path.ends_with(end)))
+            && !UNMAPPED.contains(&name)
+            && !has_row(module)
+        {
+            findings.push(format!("tests/README.md has no row for {path}"));
+        }
+        if let Some(test) = path.strip_prefix("tests/").filter(|test| test.ends_with(".rs"))
+            && (text.contains("#[test]") || text.contains("#[tokio::test"))
+            && !(test.starts_with("src/") || test.starts_with("mutants/") || name == "main.rs")
+            && !WITHOUT_ROW.contains(&test)
+            && !map.contains(&format!("`{test}`"))
+        {
+            findings.push(format!("tests/README.md does not name {test}"));
+        }
+    }
+    findings
+}
+
+#[test]
+fn every_module_and_every_test_is_on_the_map_of_the_tests() {
+    none(&unmapped(&text("tests/README.md"), &texts()));
+}
+
 #[test]
 fn every_path_on_the_maps_exists() {
     for (map, homes) in MAPS {
@@ -95,4 +142,15 @@ fn a_path_that_is_gone_and_a_function_that_is_gone_are_named() {
         "{PATH_OF_AN_ENQUEUE}\n| f | g |\n|---|---|\n| `a.py` | `Queue.send` |\n| `a.py` | `Queue::gone` |\n| `b.rs` | `send` |\n"
     );
     assert_eq!(wrong(&page, file), ["a.py has no Queue::gone", "b.rs has no send"]);
+}
+
+#[test]
+fn a_module_without_a_row_and_a_test_that_is_not_named_are_found() {
+    let map = "| module | tests |\n| `a`, `b.rs` | `t/a.rs` |\n";
+    let file = |path: &str| (path.to_owned(), "#[test]".to_owned());
+    let engine = ["a/x.rs", "b.rs", "b/y.rs", "c/mod.rs"].map(|path| file(&format!("{}{path}", MAPPED[0])));
+    none(&unmapped(map, &[&engine[..], &[file("tests/t/a.rs"), file("tests/t/main.rs")]].concat()));
+    let found =
+        unmapped(map, &[file("crates/bucketq/src/d.rs"), file("python/bucketq/e.py"), file("tests/t/c.rs")]);
+    assert_eq!(found.len(), 3, "{found:?}");
 }
