@@ -283,7 +283,7 @@ class Working:
                 log.warning("job %s of %s: its lease is lost, another worker may have it", job.id, job.queue)
                 return "lost"
             except NotFound:
-                log.warning("job %s of %s is gone: it was purged while it ran", job.id, job.queue)
+                log.warning("job %s of %s was purged while it ran", job.id, job.queue)
                 return "lost"
             except Invalid as error:
                 # The result cannot be stored: too large, or not JSON.
