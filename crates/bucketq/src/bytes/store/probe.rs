@@ -88,7 +88,7 @@ pub async fn probe(
 /// process replaces the HEAD of an existing queue file. `stale` is a version that this object never has, such as that
 /// of HEAD. Takes three PUTs, two of them at once, and a DELETE.
 ///
-/// A store that writes all the same is refused with `NoCompareAndSwap`; without a reply, the error is the store's.
+/// A store that writes nevertheless is refused with `NoCompareAndSwap`; without a reply, the error is the store's.
 pub async fn conditions_hold(store: &Arc<dyn Store>, name: &str, stale: &Version, env: &Env) -> Result<()> {
     let (verdict, keys) = ask_conditions(store, name, stale, env).await;
     remove(store, keys).await;

@@ -57,7 +57,7 @@ pub(crate) struct Intent {
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub error: Error,
-    /// The entry may be in the file all the same, until a new generation is made.
+    /// The entry may still be in the file, until a new generation is made.
     pub in_doubt: bool,
 }
 
@@ -279,7 +279,7 @@ impl Log {
         self.at_base = intent.at;
         self.ordinal = 0;
         if let Err(failed) = self.append(&LogEntry::Settled { commit_id: *commit_id }, true) {
-            // The commit is in the store all the same; the next process would find that out again.
+            // The commit is in the store anyway; the next process would find that out again.
             tracing::warn!(error = %failed.error, "a sync could not be noted locally");
             self.behind = true;
         }
@@ -321,7 +321,7 @@ impl Log {
         self.go_on(&mut bytes, salt, &mut on, (self.now, now))?;
         let path = self.path().join(name(number));
         if let Err(e) = self.locked.dir.create(&name(number), &bytes) {
-            // If it exists all the same, the next opening takes it: nothing more is written to the one before.
+            // If it exists nevertheless, the next opening takes it: nothing more is written to the one before.
             let absent = self.locked.dir.names().is_ok_and(|names| !names.contains(&name(number)));
             self.behind |= !absent;
             return Err(failed("write", &path, &e));
