@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bucketq::internals::head::Head;
 use bucketq::policy::Changes;
-use bucketq::store::{Expect, Got, Listed, Memory, Put, Store, Version};
+use bucketq::store::{Expect, Memory, Put, Store};
 use bucketq::{Code, Error, Options, Payload, QueueFile, Result, State};
 use bucketq_tests::clock::TestClock;
 use bucketq_tests::given::{NAME, objects, on_puppet, puppet};

@@ -9,7 +9,7 @@ use bucketq::env::Env;
 use bucketq::error::{Code, Error, Result};
 use bucketq::fit::Inputs;
 use bucketq::store::measure::Progress;
-use bucketq::store::{Expect, Got, Listed, Measured, Memory, Put, Store, Version, measure};
+use bucketq::store::{Expect, Got, Measured, Memory, Put, Store, Version, measure};
 use bucketq_tests::clock::TestClock;
 use bucketq_tests::ground::Ground;
 use bucketq_tests::servers;

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bucketq::env::Env;
 use bucketq::error::{Code, Error, Kind, Result};
 use bucketq::store::probe::{ROUNDS_AT_CREATION, WRITERS};
-use bucketq::store::{Expect, Got, Listed, Memory, Put, Store, Version, probe};
+use bucketq::store::{Expect, Got, Memory, Put, Store, Version, probe};
 use bucketq_tests::ground::Ground;
 use bucketq_tests::servers;
 use bytes::Bytes;

@@ -1,14 +1,13 @@
 //! Limits on HEAD's size, since a PUT of it has to stay one round trip.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bucketq::internals::head::{
     Head, MAX_RETIRED, MAX_SEGMENTS, MAX_WRITERS, Retired, SegmentRef, WriterEntry,
 };
 use bucketq::internals::record::Record;
-use bucketq::store::{Expect, Got, Listed, Memory, Put, Store, Version};
+use bucketq::store::{Expect, Memory, Put, Store};
 use bucketq::{Payload, Result};
 use bytes::Bytes;
 

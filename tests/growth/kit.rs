@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bucketq::internals::head::Head;
 use bucketq::internals::keys::Object;
-use bucketq::store::{Expect, Got, Listed, Put, Store, Version};
+use bucketq::store::{Got, Listed, Store, Version};
 use bucketq::{Code, Error, Options, Payload, QueueFile, Result};
 use bucketq_tests::given::{self, HEAD, NAME, inline, object};
 use bytes::Bytes;

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bucketq::internals::local::{Dir, Lock};
-use bucketq::store::{Expect, Got, Listed, Put, Store, Version};
+use bucketq::store::{Expect, Got, Put, Store, Version};
 use bucketq::{Code, Error, Result};
 use bucketq_sim::rng::Rng;
 use bytes::Bytes;
