@@ -17,8 +17,8 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bucketq._listening import Listening, Task, Thread
-from bucketq._threads import Threads
 from bucketq._other_api import blocking
+from bucketq._threads import Threads
 from bucketq.errors import Contended, Invalid, LeaseLost, NotFound, OutcomeUnknown, QueueFull, Unavailable
 from bucketq.worker import Reject, Worked, is_coroutine
 

@@ -193,5 +193,6 @@ def _unbounded(native: Dict) -> Dict:
     if native.get("change") in ("nothing", "store", "broker", "callers"):
         may_be_none.add("change_value")
     return {
-        name: math.inf if value is None and name not in may_be_none else value for name, value in native.items()
+        name: math.inf if value is None and name not in may_be_none else value
+        for name, value in native.items()
     }

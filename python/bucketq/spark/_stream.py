@@ -297,8 +297,8 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         table = pa.concat_tables(tables) if tables else None
         if table is None or table.num_rows != to.staged:
             raise NotFound(
-                f"rows of the batch up to {to.seq} were deleted: they were staged more than seven days ago, and have left "
-                "the queue since; begin with a new checkpoint",
+                f"rows of the batch up to {to.seq} were deleted: they were staged more than seven days ago, and have "
+                "left the queue since; begin with a new checkpoint",
                 "collected",
             )
         return self.stage(table, pinned.file_id)
@@ -393,5 +393,7 @@ def seconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 3600:
-        raise Invalid(f"the option pollSeconds must be a number of seconds below an hour, not {text!r}", "option")
+        raise Invalid(
+            f"the option pollSeconds must be a number of seconds below an hour, not {text!r}", "option"
+        )
     return value

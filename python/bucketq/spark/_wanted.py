@@ -168,6 +168,8 @@ def moment(name: str, text: str) -> datetime:
     except ValueError:
         found = None
     if found is None or found.tzinfo is None:
-        told = f"the option {name} must be a time with its zone, such as 2026-01-31T12:00:00+00:00, not {text!r}"
+        told = (
+            f"the option {name} must be a time with its zone, such as 2026-01-31T12:00:00+00:00, not {text!r}"
+        )
         raise Invalid(told, "option")
     return found
