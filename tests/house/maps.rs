@@ -99,7 +99,7 @@ fn unmapped(map: &str, files: &[(String, String)]) -> Vec<String> {
         {
             findings.push(format!("tests/README.md has no row for {path}"));
         }
-        if let Some(test) = path.strip_prefix("tests/").filter(|test| test.ends_with(".rs"))
+        if let Some(test) = path.strip_prefix("tests/").filter(|test| ending(test) == "rs")
             && (text.contains("#[test]") || text.contains("#[tokio::test"))
             && !(test.starts_with("src/") || test.starts_with("mutants/") || name == "main.rs")
             && !WITHOUT_ROW.contains(&test)

@@ -222,7 +222,8 @@ fn has_messages(path: &str) -> bool {
 /// Returns the messages of a Rust file, each as a paragraph.
 fn messages(path: &str, text: &str) -> Vec<Paragraph> {
     let is_message = |text: &str| text.split_whitespace().count() >= MESSAGE_WORDS;
-    let found = if has_messages(path) && path.ends_with(".rs") { rust::strings(text) } else { Vec::new() };
+    let is_rust = path.rsplit_once('.').is_some_and(|(_, end)| end == "rs");
+    let found = if has_messages(path) && is_rust { rust::strings(text) } else { Vec::new() };
     found.into_iter().filter(|(_, text)| is_message(text)).map(|(n, text)| (n, without_code(&text))).collect()
 }
 
