@@ -54,12 +54,14 @@ pub fn measure(
 
 /// Returns the results of the model. `values` are the inputs in the order of their rules; infinity becomes None.
 #[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "Python hands over a list of its own")]
 pub fn fit(py: Python<'_>, values: Vec<f64>) -> PyResult<Py<PyAny>> {
     values::json(py, &evaluate(&inputs(&values)?).or_raise(py)?)
 }
 
 /// Returns the invalid inputs, as field and message.
 #[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "Python hands over a list of its own")]
 pub fn fit_problems(values: Vec<f64>) -> PyResult<Vec<(&'static str, String)>> {
     Ok(inputs(&values)?.problems())
 }
