@@ -142,11 +142,5 @@ impl Store for Delayed {
         format!("delayed {}", self.inner.describe())
     }
 
-    fn default_max_skew(&self) -> Duration {
-        self.inner.default_max_skew()
-    }
-
-    fn needs_probe(&self) -> bool {
-        self.inner.needs_probe()
-    }
+    bucketq::forward_to_inner!(default_max_skew needs_probe);
 }

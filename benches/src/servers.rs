@@ -5,10 +5,13 @@
 
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bucketq::config::{Credentials, S3Options};
 use bucketq::error::{Code, Error, Result};
+use bucketq::store::S3Store;
+use bucketq::{Env, Options, QueueFile};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -34,6 +37,23 @@ pub struct SlowServer {
     _network: Child,
     _server: Child,
     _data: TempDir,
+}
+
+/// Opens the queue file in a child process of a benchmark, which gets its credentials in the environment.
+pub async fn open_for_child(endpoint: &str, place: &str) -> Result<QueueFile> {
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    let s3 = S3Options {
+        endpoint: Some(endpoint.to_owned()),
+        region: Some("us-east-1".to_owned()),
+        credentials: Some(Credentials {
+            access_key: variable("AWS_ACCESS_KEY_ID"),
+            secret_key: variable("AWS_SECRET_ACCESS_KEY"),
+            session_token: None,
+        }),
+        ..S3Options::default()
+    };
+    let store = Arc::new(S3Store::open(BUCKET, place, &s3).await?);
+    QueueFile::open_with(store, "jobs", Options::default(), Env::default()).await
 }
 
 /// Why there is no server.

@@ -1,5 +1,5 @@
 // The fit model: pure arithmetic on plain objects. docs/fit.md has the formulas and their reasons; crates/bucketq/src/fit
-// and python/bucketq/fit.py are the same model, and cases.json keeps the three together.
+// is the same model in Rust, and cases.json keeps the two together.
 import { amount, percent, time } from "./words.js";
 
 /** The inputs, in order: key, default, minimum, maximum, whole numbers only. With `above` the minimum itself is refused. */

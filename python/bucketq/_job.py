@@ -142,7 +142,7 @@ J = TypeVar("J", bound=JobBase)
 
 
 class BatchBase(Generic[J]):
-    """The jobs of one claim, a sequence. Leaving its block gives back untouched jobs: neither read nor entered."""
+    """The jobs of one claim, a sequence. The end of its block releases the jobs that were neither read nor entered."""
 
     __slots__ = ("_file", "_jobs")
 

@@ -28,6 +28,8 @@ __all__ = [
     "check",
     "codes",
     "enqueues",
+    "fit",
+    "fit_problems",
     "fix_time",
     "kinds",
     "measure",
@@ -55,6 +57,8 @@ def restore(url: str, image: str | PathLike[str], settings: Dict) -> Call[Dict]:
 def measure(
     url: str, samples: int, progress: Callable[[str, int, int], object] | None, settings: Dict
 ) -> Call[Dict]: ...
+def fit(values: Sequence[float]) -> Dict: ...
+def fit_problems(values: Sequence[float]) -> list[tuple[str, str]]: ...
 def kinds() -> list[tuple[str, str, str, int, int]]: ...
 def codes() -> list[tuple[str, str, str, str]]: ...
 def enqueues(

@@ -17,8 +17,8 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bucketq._listening import Listening, Task, Thread
+from bucketq._other_api import blocking
 from bucketq._threads import Threads
-from bucketq._twin import blocking
 from bucketq.errors import Contended, Invalid, LeaseLost, NotFound, OutcomeUnknown, QueueFull, Unavailable
 from bucketq.worker import Reject, Worked, is_coroutine
 
@@ -283,7 +283,7 @@ class Working:
                 log.warning("job %s of %s: its lease is lost, another worker may have it", job.id, job.queue)
                 return "lost"
             except NotFound:
-                log.warning("job %s of %s is gone: it was purged while it ran", job.id, job.queue)
+                log.warning("job %s of %s was purged while it ran", job.id, job.queue)
                 return "lost"
             except Invalid as error:
                 # The result cannot be stored: too large, or not JSON.

@@ -207,7 +207,7 @@ class QueueFile:
         return Batch(self._file, watch(self._file, jobs, on_lease_lost, Thread))
 
     def sync(self) -> Synced:
-        """Local mode: publish the pending changes in one commit. Sends no request when there are none.
+        """Local mode: publish the unpublished changes in one commit. Sends no request when there are none.
 
         Raises Diverged when another writer committed meanwhile. Nothing is lost: ``export_pending`` saves the changes,
         and ``snapshot(discard=True)`` drops them.
@@ -217,13 +217,13 @@ class QueueFile:
     def snapshot(self, *, discard: bool = False) -> int:
         """Fetch the commits of other writers. Returns the number of the newest commit.
 
-        In Local mode, fails with the code ``unsynced`` while changes are pending; ``discard`` drops them.
+        In Local mode, fails with the code ``unsynced`` while changes are unpublished; ``discard`` drops them.
         """
         return self._file.snapshot(discard).wait()
 
     @property
     def dirty(self) -> Unsynced:
-        """The pending changes; false when there are none, and always in Durable mode."""
+        """The unpublished changes; false when there are none, and always in Durable mode."""
         return Unsynced(**self._file.dirty())
 
     def atomic(self) -> Atomic:
@@ -302,7 +302,7 @@ class QueueFile:
         return _show.exported(self._file.export(path, replace).wait())
 
     def export_pending(self, path: str | PathLike[str]) -> None:
-        """Local mode: export the state with the pending changes.
+        """Local mode: export the state with the unpublished changes.
 
         Also writes ``path`` with ``.jsonl`` added: a line of JSON for each job that differs.
         """

@@ -95,7 +95,7 @@ OnLeaseLost = Callable[[Job, Loss], object]
 
 
 class Batch(BatchBase[Job]):
-    """The jobs of one claim, a sequence. Leaving its block gives back untouched jobs: neither read nor entered."""
+    """The jobs of one claim, a sequence. The end of its block releases the jobs that were neither read nor entered."""
 
     __slots__ = ()
 
@@ -189,7 +189,7 @@ class Queue:
         swallow: bool = False,
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Jobs:
-        """Claim jobs in a ``for`` loop, which ends when no job comes within ``wait``; None never ends it."""
+        """Claim jobs in a ``for`` loop, which ends when no job comes within ``wait``. None: it does not end."""
 
         def claim() -> Batch:
             return self.claim(

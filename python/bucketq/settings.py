@@ -124,7 +124,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         found = parse(path, text)
     except ValueError as error:
-        raise Invalid(f"the settings in {path} cannot be understood: {error}", "option") from None
+        raise Invalid(f"the settings in {path} cannot be parsed: {error}", "option") from None
     if not isinstance(found, dict):
         raise Invalid(f"{path} holds no settings: write one name and value a line", "option")
     return cast(dict[str, Any], found)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from bucketq import _convert as convert
 from bucketq import _native
 from bucketq._listening import Task, Thread, start
-from bucketq._twin import plain
+from bucketq._other_api import plain
 from bucketq.errors import Invalid
 from bucketq.events import OnEvent
 from bucketq.file import QueueFile

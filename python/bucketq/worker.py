@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from bucketq import _convert as convert
-from bucketq._twin import awaitable
+from bucketq._other_api import awaitable
 from bucketq.errors import Closed, Invalid
 from bucketq.types.policy import POLICY
 

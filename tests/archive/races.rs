@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bucketq::internals::head::Head;
 use bucketq::policy::Changes;
-use bucketq::store::{Expect, Got, Listed, Memory, Put, Store, Version};
+use bucketq::store::{Expect, Memory, Put, Store};
 use bucketq::{Code, Error, Options, Payload, QueueFile, Result, State};
 use bucketq_tests::clock::TestClock;
 use bucketq_tests::given::{NAME, objects, on_puppet, puppet};
@@ -48,10 +48,6 @@ impl Uploads {
 
 #[async_trait]
 impl Store for Uploads {
-    async fn get(&self, key: &str, unless: Option<&Version>) -> Result<Got> {
-        self.inner.get(key, unless).await
-    }
-
     async fn put_if(&self, key: &str, body: Bytes, expect: &Expect) -> Put {
         let large = || {
             let head = Head::decode(key, &body).expect("a HEAD is written");
@@ -81,18 +77,6 @@ impl Store for Uploads {
         self.inner.put_new(key, body).await
     }
 
-    async fn delete(&self, key: &str) -> Result<()> {
-        self.inner.delete(key).await
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
-        self.inner.list(prefix).await
-    }
-
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-
     fn default_max_skew(&self) -> Duration {
         Duration::ZERO
     }
@@ -100,6 +84,8 @@ impl Store for Uploads {
     fn needs_probe(&self) -> bool {
         false
     }
+
+    bucketq::forward_to_inner!(get delete list describe);
 }
 
 async fn on(store: Arc<dyn Store>) -> Result<QueueFile> {

@@ -9,7 +9,7 @@ use bucketq::env::Env;
 use bucketq::error::{Code, Error, Result};
 use bucketq::fit::Inputs;
 use bucketq::store::measure::Progress;
-use bucketq::store::{Expect, Got, Listed, Measured, Memory, Put, Store, Version, measure};
+use bucketq::store::{Expect, Got, Measured, Memory, Put, Store, Version, measure};
 use bucketq_tests::clock::TestClock;
 use bucketq_tests::ground::Ground;
 use bucketq_tests::servers;
@@ -89,25 +89,15 @@ impl Store for Habits {
         self.inner.put_new(key, body).await
     }
 
-    async fn delete(&self, key: &str) -> Result<()> {
-        self.inner.delete(key).await
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
-        self.inner.list(prefix).await
-    }
-
     fn describe(&self) -> String {
         "a store of known habits".to_owned()
-    }
-
-    fn default_max_skew(&self) -> Duration {
-        Duration::ZERO
     }
 
     fn needs_probe(&self) -> bool {
         true
     }
+
+    bucketq::forward_to_inner!(delete list default_max_skew);
 }
 
 async fn measured(habits: Habits, env: &Env) -> (Result<Measured>, Arc<dyn Store>) {

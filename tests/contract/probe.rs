@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bucketq::env::Env;
 use bucketq::error::{Code, Error, Kind, Result};
 use bucketq::store::probe::{ROUNDS_AT_CREATION, WRITERS};
-use bucketq::store::{Expect, Got, Listed, Memory, Put, Store, Version, probe};
+use bucketq::store::{Expect, Got, Memory, Put, Store, Version, probe};
 use bucketq_tests::ground::Ground;
 use bucketq_tests::servers;
 use bytes::Bytes;
@@ -130,10 +130,6 @@ impl Store for Flawed {
         }
     }
 
-    async fn put_new(&self, key: &str, body: Bytes) -> Result<()> {
-        self.inner.put_new(key, body).await
-    }
-
     async fn delete(&self, key: &str) -> Result<()> {
         if self.flaw == Flaw::KeepsTheDeleted {
             let now = self.inner.get(key, None).await?;
@@ -142,21 +138,15 @@ impl Store for Flawed {
         self.inner.delete(key).await
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
-        self.inner.list(prefix).await
-    }
-
     fn describe(&self) -> String {
         format!("a store with the flaw {:?}", self.flaw)
-    }
-
-    fn default_max_skew(&self) -> Duration {
-        Duration::ZERO
     }
 
     fn needs_probe(&self) -> bool {
         true
     }
+
+    bucketq::forward_to_inner!(put_new list default_max_skew);
 }
 
 trait WithVersion {
@@ -192,8 +182,8 @@ async fn a_store_that_breaks_its_word_is_refused_by_what_it_did() {
     for (flaw, what) in [
         (Flaw::IgnoresIfNoneMatch, "wrote twice with If-None-Match: *"),
         (Flaw::IgnoresIfMatch, "wrote with If-Match and a stale ETag"),
-        (Flaw::CreatesWithIfMatch, "made a missing object with If-Match"),
-        (Flaw::RefusesEverything, "says that an object never written is there"),
+        (Flaw::CreatesWithIfMatch, "created a missing object with If-Match"),
+        (Flaw::RefusesEverything, "refuses If-None-Match: * for an object that was never written"),
         (Flaw::NeverWinsARace, "no writer won round 1 with If-None-Match: *"),
         (Flaw::TwoWinnersNowAndThen, "2 of 16 writers won round"),
         (

@@ -1,13 +1,15 @@
 //! SQL level: every op, every query, and the indexes they use.
 
+mod archive;
 mod atomic;
+mod backpressure;
 mod claim;
 mod dedup;
 mod enqueue;
 mod file;
 mod group;
-mod leave;
-mod left;
+mod integrity;
+mod left_ids;
 mod limited;
 mod limits;
 mod lives;
@@ -17,8 +19,6 @@ mod names;
 mod plans;
 mod policies;
 mod read;
-mod room;
 mod schedule;
 mod sessions;
 mod settle;
-mod sound;

@@ -121,7 +121,7 @@ async fn missing_bases_and_segments_are_corrupt() -> Result<()> {
     for key in [base, segment] {
         let without: Objects = good.iter().filter(|(k, _)| *k != key).cloned().collect();
         let error = refuses(&without, &key, Code::Corrupt).await?;
-        assert!(error.message().contains("not there"), "{error}");
+        assert!(error.message().contains("does not exist"), "{error}");
     }
     Ok(())
 }

@@ -1,11 +1,12 @@
 //! The result of a call whose deadline passes, and the effect of late replies (P7 to P9, P26).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bucketq::{Code, Kind, Options, Payload, Result, State};
 use bucketq_tests::clock::{now, pass};
 use bucketq_tests::given::{inline, on_puppet, puppet, refused};
-use bucketq_tests::puppet::{OnGet, OnPut};
+use bucketq_tests::puppet::{OnGet, OnPut, Puppet, Silent};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -178,4 +179,107 @@ async fn a_parked_claim_was_never_sent() -> Result<()> {
     );
     puppet.every_get(OnGet::Pass);
     file.close().await
+}
+
+/// An enqueue whose body lands without a reply, while no read works and nothing else can be sent. Returns the kind of
+/// its error, and whether the job exists afterwards.
+async fn cut_off_after_one_body(options: Options) -> Result<(Kind, bool)> {
+    let (puppet, file) = puppet(options).await?;
+    let q = file.queue("q")?;
+    let job = q.new_job(Payload::text("x"))?;
+    puppet.next_puts([OnPut::LoseAnswer]);
+    puppet.every_put(OnPut::Refuse(Code::Unreachable));
+    puppet.every_get(OnGet::Fail(Code::Denied));
+    let error = refused(q.enqueue_job(job.clone()).await);
+    puppet.every_put(OnPut::Pass);
+    puppet.every_get(OnGet::Pass);
+    file.settle().await?;
+    let exists = file.get(job.id).await?.is_some();
+    file.close().await?;
+    Ok((error.kind(), exists))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_was_sent_is_never_reported_as_not_applied() -> Result<()> {
+    assert_eq!(cut_off_after_one_body(inline()).await?, (Kind::Unknown, true));
+    Ok(())
+}
+
+/// A process dies while its put is on its way. Another one, which has stored a commit before or is new, calls `settle()`
+/// and does not find the job. Then the put arrives. Returns whether the job exists now.
+async fn lands_after_settle(options: Options, has_stored: bool) -> Result<bool> {
+    let (slow, dying) = puppet(inline()).await?;
+    let quick = Puppet::over(Arc::clone(slow.beneath()));
+    let known = if has_stored { Some(on_puppet(&quick, options.clone()).await?) } else { None };
+    if let Some(file) = &known {
+        file.queue("q")?.enqueue(Payload::text("before")).await?;
+        dying.settle().await?;
+    }
+    let q = dying.queue("q")?;
+    let job = q.new_job(Payload::text("late"))?;
+    let id = job.id;
+    slow.hold();
+    let sent = tokio::spawn(async move { q.enqueue_job(job).await });
+    slow.until_held(1).await;
+
+    let other = match known {
+        Some(file) => file,
+        None => on_puppet(&quick, options).await?,
+    };
+    other.settle().await?;
+    assert!(other.get(id).await?.is_none(), "the put is still on its way");
+    slow.falls(Silent::Deaf);
+    slow.let_go();
+    slow.until_released().await;
+    pass(Duration::from_secs(1)).await;
+    let exists = other.get(id).await?.is_some();
+    sent.abort();
+    other.close().await?;
+    Ok(exists)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_put_that_settle_did_not_show_cannot_land_afterwards() -> Result<()> {
+    assert!(!lands_after_settle(inline(), true).await?, "settled by a process that has stored a commit");
+    assert!(!lands_after_settle(inline(), false).await?, "settled by a new process");
+    Ok(())
+}
+
+/// The tests above notice a writer that forgets a body, and a `settle()` without a commit.
+#[cfg(feature = "mutants")]
+#[allow(non_snake_case, reason = "a test has the name of its variant")]
+mod mutants {
+    use bucketq::broken::Broken;
+    use bucketq::{Kind, Options, Result};
+    use bucketq_tests::given::inline;
+
+    use super::{cut_off_after_one_body, lands_after_settle};
+
+    fn broken(rule: Broken) -> Options {
+        Options { broken: Some(rule), ..inline() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ForgetSent() -> Result<()> {
+        let told = cut_off_after_one_body(broken(Broken::ForgetSent)).await?;
+        println!("caught ForgetSent: {told:?}");
+        assert_eq!(told, (Kind::Unavailable, true), "reported as not applied");
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn SettleOnlyReads() -> Result<()> {
+        let landed = lands_after_settle(broken(Broken::SettleOnlyReads), true).await?;
+        println!("caught SettleOnlyReads: the put landed: {landed}");
+        assert!(landed);
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn OpeningSettles() -> Result<()> {
+        let landed = lands_after_settle(broken(Broken::OpeningSettles), false).await?;
+        println!("caught OpeningSettles: the put landed: {landed}");
+        assert!(landed);
+        Ok(())
+    }
 }

@@ -11,15 +11,15 @@ use tracing_subscriber::util::SubscriberInitExt;
 const CARRIED: &str = "what-this-job-carries";
 
 #[derive(Clone, Debug, Default)]
-struct Told(Arc<Mutex<Vec<u8>>>);
+struct Traces(Arc<Mutex<Vec<u8>>>);
 
-impl Told {
+impl Traces {
     fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 }
 
-impl Write for Told {
+impl Write for Traces {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
         Ok(bytes.len())
@@ -32,7 +32,7 @@ impl Write for Told {
 
 #[tokio::test(start_paused = true)]
 async fn payloads_and_results_are_in_no_trace_and_no_error() -> Result<()> {
-    let told = Told::default();
+    let told = Traces::default();
     let writer = told.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE)

@@ -62,6 +62,8 @@ fn there_are_sixty_cases_and_the_inputs_are_those_of_the_table() {
         })
         .collect();
     assert_eq!(ours, theirs);
+    assert_eq!(Inputs::from_values(&Inputs::default().values()), Some(Inputs::default()));
+    assert_eq!(Inputs::from_values(&[1.0]), None);
     assert_eq!(Inputs::default().values(), RULES.iter().map(|r| r.default).collect::<Vec<_>>());
 }
 

@@ -1,14 +1,13 @@
 //! Limits on HEAD's size, since a PUT of it has to stay one round trip.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bucketq::internals::head::{
     Head, MAX_RETIRED, MAX_SEGMENTS, MAX_WRITERS, Retired, SegmentRef, WriterEntry,
 };
 use bucketq::internals::record::Record;
-use bucketq::store::{Expect, Got, Listed, Memory, Put, Store, Version};
+use bucketq::store::{Expect, Memory, Put, Store};
 use bucketq::{Payload, Result};
 use bytes::Bytes;
 
@@ -62,31 +61,12 @@ struct Heads {
 
 #[async_trait]
 impl Store for Heads {
-    async fn get(&self, key: &str, unless: Option<&Version>) -> Result<Got> {
-        self.inner.get(key, unless).await
-    }
     async fn put_if(&self, key: &str, body: Bytes, expect: &Expect) -> Put {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner).push(body.clone());
         self.inner.put_if(key, body, expect).await
     }
-    async fn put_new(&self, key: &str, body: Bytes) -> Result<()> {
-        self.inner.put_new(key, body).await
-    }
-    async fn delete(&self, key: &str) -> Result<()> {
-        self.inner.delete(key).await
-    }
-    async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
-        self.inner.list(prefix).await
-    }
-    fn describe(&self) -> String {
-        "heads".into()
-    }
-    fn default_max_skew(&self) -> Duration {
-        Duration::ZERO
-    }
-    fn needs_probe(&self) -> bool {
-        false
-    }
+
+    bucketq::forward_to_inner!(get put_new delete list describe default_max_skew needs_probe);
 }
 
 impl Heads {

@@ -59,17 +59,24 @@ async fn an_idle_queue_file_collects_nothing_and_asks_nothing() -> Result<()> {
     file.close().await
 }
 
-#[tokio::test(start_paused = true)]
-async fn there_is_one_list_a_grace_period_however_many_commits() -> Result<()> {
-    let (puppet, file) = puppet(Options { grace: Duration::from_mins(10), ..hasty() }).await?;
+/// The number of lists in an hour of commits, with a grace of ten minutes.
+async fn lists_in_an_hour(options: Options) -> Result<u64> {
+    let (puppet, file) = puppet(Options { grace: Duration::from_mins(10), ..options }).await?;
     let start = puppet.requests().lists;
     for _ in 0..60 {
         fill(&file, 5).await?;
         pass(Duration::from_mins(1)).await;
     }
     let lists = puppet.requests().lists - start;
+    file.close().await?;
+    Ok(lists)
+}
+
+#[tokio::test(start_paused = true)]
+async fn there_is_one_list_a_grace_period_however_many_commits() -> Result<()> {
+    let lists = lists_in_an_hour(hasty()).await?;
     assert!((4..=6).contains(&lists), "{lists} lists in an hour with a grace of ten minutes");
-    file.close().await
+    Ok(())
 }
 
 #[tokio::test(start_paused = true)]
@@ -243,4 +250,24 @@ async fn it_works_on_a_thread_of_its_own_too() -> Result<()> {
     assert!(told.objects > 0, "{told:?}");
     assert_eq!(garbage(&store).await?, [""; 0]);
     file.close().await
+}
+
+/// The test above notices a writer that lists after every commit.
+#[cfg(feature = "mutants")]
+#[allow(non_snake_case, reason = "a test has the name of its variant")]
+mod mutants {
+    use bucketq::broken::Broken;
+    use bucketq::{Options, Result};
+
+    use super::lists_in_an_hour;
+    use crate::kit::hasty;
+
+    #[tokio::test(start_paused = true)]
+    async fn EveryCommitCollects() -> Result<()> {
+        let broken = Options { broken: Some(Broken::EveryCommitCollects), ..hasty() };
+        let lists = lists_in_an_hour(broken).await?;
+        println!("caught EveryCommitCollects: {lists} lists");
+        assert!(lists > 6, "{lists} lists");
+        Ok(())
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bucketq::internals::head::Head;
 use bucketq::internals::keys::Object;
-use bucketq::store::{Expect, Got, Listed, Put, Store, Version};
+use bucketq::store::{Got, Listed, Store, Version};
 use bucketq::{Code, Error, Options, Payload, QueueFile, Result};
 use bucketq_tests::given::{self, HEAD, NAME, inline, object};
 use bytes::Bytes;
@@ -140,10 +140,6 @@ impl Store for Busy {
         self.inner.get(key, unless).await
     }
 
-    async fn put_if(&self, key: &str, body: Bytes, expect: &Expect) -> Put {
-        self.inner.put_if(key, body, expect).await
-    }
-
     async fn put_new(&self, key: &str, body: Bytes) -> Result<()> {
         if key.contains(".base-") && self.no_bases.load(Ordering::Relaxed) {
             // It arrives, but no reply comes: as if the process had been killed meanwhile.
@@ -168,11 +164,9 @@ impl Store for Busy {
         format!("busy {}", self.inner.describe())
     }
 
-    fn default_max_skew(&self) -> Duration {
-        self.inner.default_max_skew()
-    }
-
     fn needs_probe(&self) -> bool {
         false
     }
+
+    bucketq::forward_to_inner!(put_if default_max_skew);
 }

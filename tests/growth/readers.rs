@@ -16,11 +16,15 @@ fn options() -> Options {
 }
 
 async fn open(ground: &Ground, store: Option<Arc<Busy>>) -> Result<QueueFile> {
+    open_as(ground, store, options()).await
+}
+
+async fn open_as(ground: &Ground, store: Option<Arc<Busy>>, options: Options) -> Result<QueueFile> {
     let store: Arc<dyn Store> = match store {
         Some(busy) => busy,
         None => ground.store(),
     };
-    QueueFile::open_with(store, NAME, options(), Env::default()).await
+    QueueFile::open_with(store, NAME, options, Env::default()).await
 }
 
 /// The writer commits until bases and segments have been replaced, and deletes unreferenced objects.
@@ -46,10 +50,10 @@ async fn an_opening_starts_over(ground: &Ground) -> Result<()> {
     writer.close().await
 }
 
-async fn a_follower_starts_over(ground: &Ground) -> Result<()> {
+async fn a_follower_starts_over(ground: &Ground, options: Options) -> Result<()> {
     let writer = open(ground, None).await?;
     let busy = Busy::over(ground.store());
-    let reader = open(ground, Some(busy.clone())).await?;
+    let reader = open_as(ground, Some(busy.clone()), options).await?;
     reader.queue("q")?.enqueue(Payload::text("known")).await?;
     // Further behind than HEAD alone can bridge.
     fill(&writer, 60).await?;
@@ -72,7 +76,7 @@ async fn a_follower_starts_over(ground: &Ground) -> Result<()> {
 #[tokio::test]
 async fn on_memory() -> Result<()> {
     an_opening_starts_over(&Ground::memory()).await?;
-    a_follower_starts_over(&Ground::memory()).await
+    a_follower_starts_over(&Ground::memory(), options()).await
 }
 
 #[tokio::test]
@@ -83,7 +87,7 @@ async fn on_a_directory() -> Result<()> {
         if test == 0 {
             an_opening_starts_over(&ground).await?;
         } else {
-            a_follower_starts_over(&ground).await?;
+            a_follower_starts_over(&ground, options()).await?;
         }
     }
     Ok(())
@@ -93,5 +97,25 @@ async fn on_a_directory() -> Result<()> {
 async fn on_s3() -> Result<()> {
     let Some(server) = servers::s3().await else { return Ok(()) };
     an_opening_starts_over(&Ground::server(&server).await).await?;
-    a_follower_starts_over(&Ground::server(&server).await).await
+    a_follower_starts_over(&Ground::server(&server).await, options()).await
+}
+
+/// The test above notices a reader that takes a collected object for damage.
+#[cfg(feature = "mutants")]
+#[allow(non_snake_case, reason = "a test has the name of its variant")]
+mod mutants {
+    use bucketq::broken::Broken;
+    use bucketq::{Kind, Options};
+    use bucketq_tests::ground::Ground;
+
+    use super::{a_follower_starts_over, options};
+
+    #[tokio::test]
+    async fn MissingIsDamage() {
+        let broken = Options { broken: Some(Broken::MissingIsDamage), ..options() };
+        let error =
+            a_follower_starts_over(&Ground::memory(), broken).await.expect_err("an object was collected");
+        println!("caught MissingIsDamage: {error}");
+        assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    }
 }

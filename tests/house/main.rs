@@ -10,6 +10,7 @@ mod files;
 mod layers;
 mod licences;
 mod makefile;
+mod maps;
 mod mutants;
 mod ops;
 mod prose;

@@ -4,13 +4,29 @@ use crate::files::{none, texts};
 use crate::rust;
 
 /// The files and folders that are checked. Add a folder here once its prose is plain.
-const CHECKED: &[&str] = &["CHANGELOG.md", "README.md", "benches/", "crates/", "docs/", "python/", "tests/"];
+const CHECKED: &[&str] = &[
+    "CHANGELOG.md",
+    "Makefile",
+    "README.md",
+    "benches/",
+    "crates/",
+    "docs/",
+    "fit-calculator/src/",
+    "python/",
+    "tests/",
+];
 
 /// Folders inside of those that are not plain yet: none today.
 const NOT_YET: &[&str] = &[];
 
-/// The folder whose strings are help texts and messages.
-const HELP: &str = "python/bucketq/cli/";
+/// The folders whose strings are help texts and messages.
+const MESSAGES: [&str; 3] = ["python/bucketq/", "crates/bucketq/src/", "crates/bucketq-python/src/"];
+
+/// Fewest words of a string that is checked: others are names and parts of SQL.
+const MESSAGE_WORDS: usize = 4;
+
+/// Words after which "who" has nobody to refer to.
+const BEFORE_WHO: [&str; 9] = ["that", "than", "by", "of", "to", "for", "from", "with", "unless"];
 
 /// Words that no sentence begins with, except a question.
 const SUBJECTS: [&str; 5] = ["Who", "Whoever", "What", "Whatever", "Of"];
@@ -46,6 +62,28 @@ fn of_page(page: &str) -> Vec<Line> {
         .collect()
 }
 
+/// Returns the comments of a makefile, with the help texts behind its targets.
+fn of_makefile(source: &str) -> Vec<Line> {
+    let comment = |line: &str| Some(line.split_once("## ").or_else(|| line.split_once("# "))?.1.to_owned());
+    source.lines().enumerate().map(|(i, line)| (i + 1, comment(line).unwrap_or_default())).collect()
+}
+
+/// Returns the text between the tags of a page of HTML.
+fn of_html(source: &str) -> Vec<Line> {
+    let mut is_tag = false;
+    let mut text = |line: &str| -> String {
+        line.chars()
+            .filter(|c| {
+                is_tag |= *c == '<';
+                let is_text = !is_tag;
+                is_tag &= *c != '>';
+                is_text
+            })
+            .collect()
+    };
+    source.lines().enumerate().map(|(i, line)| (i + 1, text(line).trim().to_owned())).collect()
+}
+
 /// Returns the comments and docstrings of a Python file, and with `all` every other string.
 fn of_python(source: &str, all: bool) -> Vec<Line> {
     let chars: Vec<char> = source.chars().collect();
@@ -65,7 +103,7 @@ fn of_python(source: &str, all: bool) -> Vec<Line> {
                 end += if rest[end] == '\\' { 2 } else { 1 };
             }
             let text: String = rest[marks..end.min(rest.len())].iter().collect();
-            if long || all && text.split_whitespace().count() > 2 {
+            if long || all && text.split_whitespace().count() >= MESSAGE_WORDS {
                 // A blank line keeps a string apart from the one before it.
                 found.push((line, String::new()));
                 found.extend(text.lines().enumerate().map(|(n, l)| (line + n, l.trim().to_owned())));
@@ -154,6 +192,8 @@ fn stilted(text: &str) -> Vec<String> {
         .collect();
     let words: Vec<String> = apart.split_whitespace().map(str::to_lowercase).collect();
     let spaced = format!(" {} ", words.join(" "));
+    let headless = words.windows(2).find(|pair| pair[1] == "who" && BEFORE_WHO.contains(&pair[0].as_str()));
+    findings.extend(headless.map(|pair| format!("says \"{} who\": name who acts", pair[0])));
     findings.extend(
         PHRASES
             .iter()
@@ -167,14 +207,28 @@ fn stilted(text: &str) -> Vec<String> {
 fn prose(path: &str, text: &str) -> Vec<Line> {
     match path.rsplit_once('.').map(|(_, end)| end) {
         Some("md") => of_page(text),
-        Some("rs") => rust::comments(text),
-        Some("py" | "pyi") => of_python(text, path.starts_with(HELP)),
+        Some("rs" | "js") => rust::comments(text),
+        Some("html") => of_html(text),
+        None if path == "Makefile" => of_makefile(text),
+        Some("py" | "pyi") => of_python(text, has_messages(path)),
         _ => Vec::new(),
     }
 }
 
+fn has_messages(path: &str) -> bool {
+    MESSAGES.iter().any(|folder| path.starts_with(folder))
+}
+
+/// Returns the messages of a Rust file, each as a paragraph.
+fn messages(path: &str, text: &str) -> Vec<Paragraph> {
+    let is_message = |text: &str| text.split_whitespace().count() >= MESSAGE_WORDS;
+    let is_rust = path.rsplit_once('.').is_some_and(|(_, end)| end == "rs");
+    let found = if has_messages(path) && is_rust { rust::strings(text) } else { Vec::new() };
+    found.into_iter().filter(|(_, text)| is_message(text)).map(|(n, text)| (n, without_code(&text))).collect()
+}
+
 fn findings(path: &str, text: &str) -> Vec<String> {
-    let found = paragraphs(&prose(path, text)).into_iter();
+    let found = paragraphs(&prose(path, text)).into_iter().chain(messages(path, text));
     found
         .flat_map(|(line, text)| {
             let shown: String = text.chars().take(90).collect();
@@ -204,6 +258,7 @@ fn stilted_sentences_are_named() {
         "It keeps so many jobs",
         "They stay for ever.",
         "The work goes on.",
+        "grace is long, so that who has read HEAD finds the objects",
     ];
     for text in bad {
         assert!(!stilted(text).is_empty(), "{text}");
@@ -214,6 +269,7 @@ fn stilted_sentences_are_named() {
         "The reply says what happened.",
         "It is so; many know.",
         "Forever",
+        "The reply names the process that has the lock and who waits.",
         "Often it goes. On Monday it returns.",
     ];
     for text in good {
@@ -230,4 +286,8 @@ fn code_and_questions_are_left_alone_and_lines_are_joined() {
     assert_eq!(at("a.rs", "/// A caller is\n/// told so.\nlet x = \"is told\";\n"), 1);
     assert_eq!(at("a.py", "x = 'is told so'\n# It goes on.\n\"\"\"It waits\n\n>>> 'is told'\n\"\"\"\n"), 1);
     assert_eq!(at("python/bucketq/cli/a.py", "help='What is told so'\n"), 2);
+    assert_eq!(at("crates/bucketq/src/a.rs", "bad(\"it goes \\\n    on so\")\n"), 1);
+    assert_eq!(at("crates/bucketq/src/a.rs", "f(\"goes on\")\n"), 0);
+    assert_eq!(at("Makefile", "a: b  ## It goes on\n\techo goes on\n"), 1);
+    assert_eq!(at("a.html", "<p title=\"is told\">It goes on<br\n>."), 1);
 }

@@ -67,6 +67,9 @@ fn wrong(number: u32, cells: &[&str], file: &impl Fn(&str) -> Option<String>) ->
     let known = ["tests/mutants/broken.rs", "crates/bucketq-sim/src/variants.rs", "tests/link/world.rs"];
     let known = known.map(file).into_iter();
     let known: String = known.flatten().collect();
+    if quoted(variants).is_empty() {
+        findings.push(format!("P{number} has no broken variant"));
+    }
     findings.extend(
         quoted(variants)
             .into_iter()
@@ -121,5 +124,6 @@ fn a_citation_without_a_row_and_a_row_that_leads_nowhere_are_named() {
     assert_eq!(page("| P1 | a | b | `a.rs::one` | `Bad` | `t.rs::two` |"), Vec::<String>::new());
     assert_eq!(page("| P1 | a | b | `a.rs::gone` | `Bad` | `t.rs::two` |").len(), 1);
     assert_eq!(page("| P1 | a | b | `z.rs::one` | `Good` | `t.rs` |").len(), 3);
+    assert_eq!(page("| P1 | a | b | `a.rs::one` | none | `t.rs::two` |"), ["P1 has no broken variant"]);
     assert_eq!(page("| P1 | a | b | `a.rs::one` |"), ["P1 has 3 cells, not 5"]);
 }

@@ -53,6 +53,15 @@ pub fn tokens(source: &str) -> Vec<Token> {
 
 /// Returns the comments of a source file line by line: the number of the line, and its text without the slashes.
 pub fn comments(source: &str) -> Vec<(usize, String)> {
+    texts(source, true)
+}
+
+/// Returns the strings of a source file without raw ones: the number of the line, and the text as the compiler reads it.
+pub fn strings(source: &str) -> Vec<(usize, String)> {
+    texts(source, false)
+}
+
+fn texts(source: &str, wants_comments: bool) -> Vec<(usize, String)> {
     let chars: Vec<char> = source.chars().collect();
     let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
     let (mut found, mut line, mut i) = (Vec::new(), 1, 0);
@@ -61,11 +70,20 @@ pub fn comments(source: &str) -> Vec<(usize, String)> {
             ('/', '/') => {
                 let end = (i..chars.len()).find(|&j| chars[j] == '\n').unwrap_or(chars.len());
                 let text: String = chars[i..end].iter().collect();
-                found.push((line, text.trim_start_matches(['/', '!']).trim().to_owned()));
+                if wants_comments {
+                    found.push((line, text.trim_start_matches(['/', '!']).trim().to_owned()));
+                }
                 end
             }
             ('/', '*') => after_block_comment(&chars, i),
-            ('"', _) => after_string(&chars, i),
+            ('"', _) => {
+                let end = after_string(&chars, i);
+                if !wants_comments {
+                    let text: String = chars[i + 1..(end - 1).min(chars.len())].iter().collect();
+                    found.push((line, joined(&text)));
+                }
+                end
+            }
             ('r', '"' | '#') if i == 0 || !is_word(chars[i - 1]) || matches!(chars[i - 1], 'b' | 'c') => {
                 let hashes = (i + 1..chars.len()).take_while(|&j| chars[j] == '#').count();
                 let is_raw = at(i + 1 + hashes) == '"';
@@ -79,6 +97,13 @@ pub fn comments(source: &str) -> Vec<(usize, String)> {
         i = next;
     }
     found
+}
+
+/// Returns the text of a string, whose lines a backslash joins.
+fn joined(literal: &str) -> String {
+    let mut lines = literal.split("\\\n");
+    let first = lines.next().unwrap_or("").to_owned();
+    lines.fold(first, |text, line| text + line.trim_start())
 }
 
 fn is_word(c: char) -> bool {
@@ -204,4 +229,11 @@ fn comments_are_found_beside_strings_and_characters() {
     let found = comments(source);
     let expected = [(1, "One."), (2, "Two."), (4, "Three.")];
     assert_eq!(found, expected.map(|(line, text)| (line, text.to_owned())));
+}
+
+#[test]
+fn strings_are_found_beside_comments_and_joined() {
+    let source = "// \"no\"\nlet a = \"one \\\n    two\";\nlet b = r#\"no\"#; f(\"three\\\"\"); '\"'";
+    let found = strings(source);
+    assert_eq!(found, [(2, "one two".to_owned()), (4, "three\\\"".to_owned())]);
 }

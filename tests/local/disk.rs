@@ -102,7 +102,7 @@ async fn a_log_that_outgrew_its_base_begins_anew_and_keeps_everything() -> Resul
 #[tokio::test]
 async fn a_generation_that_is_there_though_the_disk_denied_it_hides_no_later_commit() -> Result<()> {
     let (ground, machine) = (Ground::memory(), Machine::with(bucketq::Fsync::Never));
-    let disk = Told::new(&machine);
+    let disk = DiskPuppet::new(&machine);
     let file = disk.open(&machine, &ground).await?;
     disk.create_fails_late.store(true, Ordering::SeqCst);
     let mut expected = vec![];
@@ -128,7 +128,7 @@ async fn a_generation_that_is_there_though_the_disk_denied_it_hides_no_later_com
 
 /// A disk that a test controls.
 #[derive(Debug)]
-struct Told {
+struct DiskPuppet {
     disk: Disk,
     /// Bytes of free space.
     room: AtomicI64,
@@ -140,7 +140,7 @@ struct Told {
     creations: Mutex<Vec<String>>,
 }
 
-impl Told {
+impl DiskPuppet {
     fn new(machine: &Machine) -> Arc<Self> {
         let path = machine.options().cache.expect("a machine has a disk").join("told");
         Arc::new(Self {
@@ -164,7 +164,7 @@ fn fail(when: &AtomicBool) -> io::Result<()> {
     if when.load(Ordering::SeqCst) { Err(io::Error::other("as told")) } else { Ok(()) }
 }
 
-impl Dir for Told {
+impl Dir for DiskPuppet {
     fn path(&self) -> PathBuf {
         self.disk.path()
     }
@@ -215,7 +215,7 @@ impl Dir for Told {
 async fn a_full_disk_refuses_the_op_and_leaves_everything_as_it_was() -> Result<()> {
     for cut_fails in [false, true] {
         let (ground, machine) = (Ground::memory(), Machine::new());
-        let disk = Told::new(&machine);
+        let disk = DiskPuppet::new(&machine);
         disk.cut_fails.store(cut_fails, Ordering::SeqCst);
         let file = disk.open(&machine, &ground).await?;
         enqueue(&file, "a").await?;
@@ -246,7 +246,7 @@ async fn a_full_disk_refuses_the_op_and_leaves_everything_as_it_was() -> Result<
 #[tokio::test]
 async fn a_discard_that_cannot_be_written_down_is_finished_once_it_can() -> Result<()> {
     let (ground, machine) = (Ground::memory(), Machine::new());
-    let disk = Told::new(&machine);
+    let disk = DiskPuppet::new(&machine);
     let file = disk.open(&machine, &ground).await?;
     enqueue(&file, "mine").await?;
     let other = durable(&ground).await?;
@@ -259,7 +259,7 @@ async fn a_discard_that_cannot_be_written_down_is_finished_once_it_can() -> Resu
     assert_eq!(refused(file.snapshot(file.dirty()?.commits > 0).await).code(), Code::Disk, "nor now");
     disk.room.store(i64::MAX, Ordering::SeqCst);
     disk.create_fails.store(false, Ordering::SeqCst);
-    // Most programs do this: discard pending changes, if there are any.
+    // Most programs do this: discard unpublished changes, if there are any.
     file.snapshot(file.dirty()?.commits > 0).await?;
     assert_eq!(texts(&file).await?, ["theirs"]);
     abandon(file).await?;
@@ -273,7 +273,7 @@ async fn a_discard_that_cannot_be_written_down_is_finished_once_it_can() -> Resu
 #[tokio::test]
 async fn a_sync_of_the_disk_that_fails_puts_nothing_in_doubt_if_a_new_generation_can_be_made() -> Result<()> {
     let (ground, machine) = (Ground::memory(), Machine::new());
-    let disk = Told::new(&machine);
+    let disk = DiskPuppet::new(&machine);
     let file = disk.open(&machine, &ground).await?;
     enqueue(&file, "a").await?;
     disk.sync_fails.store(true, Ordering::SeqCst);

@@ -17,7 +17,7 @@ use crate::power::{Fate, Faulty, Power};
 /// The expected state.
 #[derive(Debug, Default)]
 struct Model {
-    /// Published, before the pending changes.
+    /// Published, before the unpublished changes.
     base: Vec<String>,
     /// Acknowledged here since.
     pending: Vec<String>,

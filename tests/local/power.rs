@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bucketq::internals::local::{Dir, Lock};
-use bucketq::store::{Expect, Got, Listed, Put, Store, Version};
+use bucketq::store::{Expect, Got, Put, Store, Version};
 use bucketq::{Code, Error, Result};
 use bucketq_sim::rng::Rng;
 use bytes::Bytes;
@@ -250,27 +249,9 @@ impl Store for Faulty {
         }
     }
 
-    async fn put_new(&self, key: &str, body: Bytes) -> Result<()> {
-        self.inner.put_new(key, body).await
-    }
-
-    async fn delete(&self, key: &str) -> Result<()> {
-        self.inner.delete(key).await
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
-        self.inner.list(prefix).await
-    }
-
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-
-    fn default_max_skew(&self) -> Duration {
-        self.inner.default_max_skew()
-    }
-
     fn needs_probe(&self) -> bool {
         false
     }
+
+    bucketq::forward_to_inner!(put_new delete list describe default_max_skew);
 }

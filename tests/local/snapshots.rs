@@ -1,4 +1,4 @@
-//! Catching up with others, and discarding pending changes that can no longer be published.
+//! Catching up with others, and discarding unpublished changes that can no longer be published.
 
 use std::sync::Arc;
 

@@ -32,6 +32,14 @@ rules! {
     NewestForgotten,
     /// P4: the map is pruned without `forgotten_seq`.
     PruneWithoutForgotten,
+    /// P5: settling takes a commit whose entry was dropped for one that lost.
+    GuessForgotten,
+    /// P8: a body that was sent is forgotten after a read that failed, and its ops run again.
+    ForgetSent,
+    /// P9: `settle()` reads HEAD and makes no commit.
+    SettleOnlyReads,
+    /// P10: `settle()` makes no commit in a process that has stored none.
+    OpeningSettles,
     /// P11: reads see a commit that is not settled.
     DirtyRead,
     /// P17: a base is made from a commit that is not settled.
@@ -52,6 +60,10 @@ rules! {
     FloorBeforeStored,
     /// P14: the floor is the newest, but the references are those of an earlier HEAD.
     FloorNewerThanReferences,
+    /// P16: every commit starts a collection.
+    EveryCommitCollects,
+    /// P18: a missing object is damage, without another read of HEAD.
+    MissingIsDamage,
     /// Callers that wait for a job do not hear of jobs that other processes finish.
     WaiterForgotten,
     /// The store is not polled for waiting claims.
@@ -70,6 +82,8 @@ rules! {
     RollbackBySeqOnly,
     /// P22: a known HEAD is created again when it is gone.
     RecreateHead,
+    /// P23: a restore keeps the lineage.
+    RestoreKeepsLineage,
     /// P19: no intent is recorded before a put.
     NoIntent,
     /// P19: the intent is recorded after the put.
@@ -109,15 +123,15 @@ rules! {
     /// P12: archive keys have no random part.
     FixedArchiveKey,
     /// An earlier run is archived, and sometimes stays stored as well.
-    PastStays,
+    EarlierRunStays,
     /// An earlier run is not stored for the archive.
-    PastForgotten,
+    EarlierRunForgotten,
     /// P15: an expired archive object is collected before the floor has passed the commit that expired it.
-    GivenUpGoesAtOnce,
+    ExpiredGoesAtOnce,
     /// P15: an expired archive object is never collected.
-    GivenUpStays,
+    ExpiredStays,
     /// An archive object expires before it is too old.
-    GivenUpTooSoon,
+    ExpiresTooSoon,
     /// P28: the first Date is trusted whatever this machine's clock shows.
     DateTrusted,
     /// P28: a sync gets the time of the newest local commit.

@@ -77,7 +77,7 @@ async fn missing_objects_are_named() -> Result<()> {
         store.delete(&key).await?;
         let report = report(&store).await?;
         let about = report.problems.iter().find(|p| p.object == key).expect("named");
-        assert!(about.found.contains("not there"), "{about:?}");
+        assert!(about.found.contains("does not exist"), "{about:?}");
         store.put_new(&key, kept).await?;
     }
     assert!(report(&store).await?.is_clean());
@@ -171,7 +171,7 @@ async fn a_rule_broken_inside_the_database_is_found() -> Result<()> {
     store.put_new(HEAD, head.encode().into()).await?;
     let report = report(&store).await?;
     assert_eq!(report.problems.len(), 1, "{report:?}");
-    assert!(report.problems[0].check.contains("counts of a queue"), "{report:?}");
+    assert!(report.problems[0].check.contains("counter of a queue"), "{report:?}");
     assert_eq!((&*report.problems[0].object, &*report.problems[0].found), ("database", "queue q"));
     Ok(())
 }

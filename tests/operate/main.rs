@@ -46,3 +46,27 @@ async fn grown(jobs: u64) -> Result<Arc<dyn Store>> {
 async fn head(store: &Arc<dyn Store>) -> Result<Head> {
     Head::decode(HEAD, &object(store, HEAD).await?.expect("there is a HEAD"))
 }
+
+/// `restore::a_running_process_notices_and_a_fresh_opening_continues` notices a restore within the old lineage: the running process
+/// continues without the jobs that it has acknowledged.
+#[cfg(feature = "mutants")]
+#[allow(non_snake_case, reason = "a test has the name of its variant")]
+mod mutants {
+    use bucketq::broken::Broken;
+    use bucketq::{Options, Result, State};
+    use bucketq_tests::given::inline;
+
+    use crate::restore::{dir, given, put_back_as};
+
+    #[tokio::test]
+    async fn RestoreKeepsLineage() -> Result<()> {
+        let dir = dir();
+        let (store, file, image) = given(&dir).await?;
+        put_back_as(&store, &image, Options { broken: Some(Broken::RestoreKeepsLineage), ..inline() })
+            .await?;
+        let jobs = file.stats(None).await?.queues[0].counts[&State::Ready];
+        println!("caught RestoreKeepsLineage: {jobs} jobs where 3 were acknowledged, and no error");
+        assert_eq!(jobs, 2);
+        file.close().await
+    }
+}

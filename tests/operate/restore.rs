@@ -17,16 +17,20 @@ use tempfile::TempDir;
 
 use crate::{grown, head, open};
 
-fn dir() -> TempDir {
+pub fn dir() -> TempDir {
     tempfile::tempdir().expect("a temporary directory can be made")
 }
 
 async fn put_back(store: &Arc<dyn Store>, image: &Path) -> Result<Restored> {
-    restore_with(Arc::clone(store), NAME, image, inline(), TestClock::start().env()).await
+    put_back_as(store, image, inline()).await
+}
+
+pub async fn put_back_as(store: &Arc<dyn Store>, image: &Path, options: Options) -> Result<Restored> {
+    restore_with(Arc::clone(store), NAME, image, options, TestClock::start().env()).await
 }
 
 /// A queue file with two jobs, its image, and a third job enqueued later.
-async fn given(dir: &TempDir) -> Result<(Arc<dyn Store>, QueueFile, PathBuf)> {
+pub async fn given(dir: &TempDir) -> Result<(Arc<dyn Store>, QueueFile, PathBuf)> {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
     let file = open(&store).await?;
     let q = file.queue("q")?;
@@ -101,7 +105,7 @@ async fn a_key_with_a_number_beyond_all_commits_stops_a_restore_before_it_writes
 }
 
 #[tokio::test]
-async fn a_running_process_notices_and_a_fresh_opening_goes_on() -> Result<()> {
+async fn a_running_process_notices_and_a_fresh_opening_continues() -> Result<()> {
     for reads_first in [true, false] {
         let dir = dir();
         let (store, file, image) = given(&dir).await?;

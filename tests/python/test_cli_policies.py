@@ -83,7 +83,7 @@ def test_a_duration_is_typed_with_or_without_a_unit(text, seconds):
         ("--rate", "fast", "100/min"),
         ("--max-pending", "many", "none for no limit"),
         ("--overflow", "wait", "drop_oldest"),
-        ("--overflow", "drop-oldest", "give max_pending too"),
+        ("--overflow", "drop-oldest", "overflow needs max_pending"),
         ("--dead-letter", "q", "in a circle"),
         ("--archive", "maybe", "yes"),
         ("--max-attempt", "3", "--max-attempts"),

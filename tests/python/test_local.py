@@ -140,7 +140,7 @@ async def test_the_disk_may_have_it_at_once_or_later(memory, local, fsync):
         ({"mode": "remote"}, "mode takes one of durable, local"),
         ({"fsync": "soon"}, "fsync takes each_commit, never or a number of seconds"),
         ({"fsync": 0, "mode": "local"}, "more than zero"),
-        ({"read_only": True, "mode": "local"}, "read_only is for Durable mode"),
+        ({"read_only": True, "mode": "local"}, "read_only needs Durable mode"),
     ],
 )
 async def test_settings_that_make_no_sense_are_refused(memory, settings, words):

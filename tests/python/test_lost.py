@@ -15,7 +15,7 @@ import pytest
 import bucketq
 from both import Lifted
 from bucketq import aio, events, testing
-from bucketq._twin import plain
+from bucketq._other_api import plain
 from watched import LIMIT, until
 
 

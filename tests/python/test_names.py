@@ -91,6 +91,7 @@ NATIVE = {
     "aio/queue",
     "errors",
     "file",
+    "fit",
     "otel",
     "queue",
     "settings",

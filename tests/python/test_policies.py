@@ -84,7 +84,7 @@ REFUSED = [
     ({"rate": 5}, "argument", "'100/min'"),
     ({"max_pending": 2}, "policy", "at least 3"),
     ({"max_pending": 0}, "policy", "drain the queue"),
-    ({"overflow": "drop_oldest"}, "policy", "give max_pending too"),
+    ({"overflow": "drop_oldest"}, "policy", "overflow needs max_pending"),
     ({"overflow": "wait"}, "argument", "drop_oldest"),
     ({"group_concurrency": 3, "concurrency": 2}, "policy", "more than the concurrency 2"),
     ({"concurrency": 0}, "policy", "pause the queue"),

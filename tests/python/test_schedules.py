@@ -83,9 +83,9 @@ def test_schedules_follow_a_clock_that_jumps():
     [
         ({}, "one of them"),
         ({"cron": "@daily", "every": 5}, "one of them"),
-        ({"cron": "61 * * * *"}, "from 0 to 59"),
+        ({"cron": "61 * * * *"}, "between 0 and 59"),
         ({"cron": "tomorrow"}, "five fields"),
-        ({"cron": "0 0 30 2 *"}, "no day"),
+        ({"cron": "0 0 30 2 *"}, "no date"),
         ({"cron": 5}, "give text"),
         ({"cron": "@daily", "timezone": "Mars/Crater"}, "Europe/Berlin"),
         ({"cron": "@daily", "timezone": UTC}, "IANA name"),

@@ -22,23 +22,23 @@ fn options(s3: S3Options) -> Options {
 
 /// The reply that a producer got for each payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Reply {
     Stored,
     NotStored,
     Unknown,
 }
 
-async fn produce(file: QueueFile, producer: usize) -> Result<Vec<(String, Told)>> {
+async fn produce(file: QueueFile, producer: usize) -> Result<Vec<(String, Reply)>> {
     let q = file.queue("q")?;
     let mut told = vec![];
     for n in 0..JOBS {
         let text = format!("{producer}-{n}");
         let answer = match q.enqueue(Payload::text(text.clone())).await {
-            Ok(_) => Told::Stored,
-            Err(e) if e.kind() == Kind::Unknown => Told::Unknown,
+            Ok(_) => Reply::Stored,
+            Err(e) if e.kind() == Kind::Unknown => Reply::Unknown,
             Err(e) => {
                 assert!(matches!(e.kind(), Kind::Unavailable | Kind::Contended), "{e:?}");
-                Told::NotStored
+                Reply::NotStored
             }
         };
         told.push((text, answer));
@@ -119,12 +119,12 @@ async fn survives(server: &Server, name: &str) -> Result<()> {
     for (text, told) in &told {
         let times = seen.get(text).copied().unwrap_or(0);
         match told {
-            Told::Stored => assert_eq!(times, 1, "{text} was acknowledged"),
-            Told::NotStored => assert_eq!(times, 0, "{text} was told as not stored"),
-            Told::Unknown => assert!(times <= 1, "{text} is there {times} times"),
+            Reply::Stored => assert_eq!(times, 1, "{text} was acknowledged"),
+            Reply::NotStored => assert_eq!(times, 0, "{text} was told as not stored"),
+            Reply::Unknown => assert!(times <= 1, "{text} is there {times} times"),
         }
     }
-    let stored = told.values().filter(|t| **t == Told::Stored).count();
+    let stored = told.values().filter(|t| **t == Reply::Stored).count();
     assert!(stored > JOBS, "only {stored} jobs made it: {told:?}");
     let unsettled =
         near.list(bucketq::Filter { states: vec![State::Leased], ..Default::default() }, None, 10).await?;

@@ -81,7 +81,7 @@ pub struct Requests {
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct Controls {
     puts: VecDeque<OnPut>,
     other_puts: OnPut,
     gets: VecDeque<OnGet>,
@@ -99,7 +99,7 @@ struct Told {
 #[derive(Clone, Debug)]
 pub struct Puppet {
     inner: Arc<dyn Store>,
-    told: Arc<Mutex<Told>>,
+    controls: Arc<Mutex<Controls>>,
     open: watch::Sender<bool>,
     held: watch::Sender<usize>,
 }
@@ -107,7 +107,7 @@ pub struct Puppet {
 impl Puppet {
     /// A store without faults over this one.
     pub fn over(inner: Arc<dyn Store>) -> Self {
-        Self { inner, told: Arc::default(), open: watch::Sender::new(true), held: watch::Sender::new(0) }
+        Self { inner, controls: Arc::default(), open: watch::Sender::new(true), held: watch::Sender::new(0) }
     }
 
     /// The store, for an engine.
@@ -120,77 +120,77 @@ impl Puppet {
         &self.inner
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().expect("no test panics while it holds this")
+    fn controls(&self) -> MutexGuard<'_, Controls> {
+        self.controls.lock().expect("no test panics while it holds this")
     }
 
     /// Sets the fates of the next conditional puts, one after another.
     pub fn next_puts(&self, puts: impl IntoIterator<Item = OnPut>) {
-        self.told().puts.extend(puts);
+        self.controls().puts.extend(puts);
     }
 
     /// Sets the fate of every other conditional put from now on.
     pub fn every_put(&self, put: OnPut) {
-        self.told().other_puts = put;
+        self.controls().other_puts = put;
     }
 
     /// Sets the fates of the next gets, one after another.
     pub fn next_gets(&self, gets: impl IntoIterator<Item = OnGet>) {
-        self.told().gets.extend(gets);
+        self.controls().gets.extend(gets);
     }
 
     /// Sets the fate of every other get from now on.
     pub fn every_get(&self, get: OnGet) {
-        self.told().other_gets = get;
+        self.controls().other_gets = get;
     }
 
     /// Makes the store silent from now on, or lets it reply again.
     pub fn falls(&self, silent: Silent) {
-        self.told().silent = silent;
+        self.controls().silent = silent;
     }
 
     /// Waits forever while no request reaches the store.
     async fn unreached(&self) {
-        if self.told().silent == Silent::Unreached {
+        if self.controls().silent == Silent::Unreached {
             std::future::pending::<()>().await;
         }
     }
 
     /// Waits forever while no reply comes back.
     async fn unheard(&self) {
-        if self.told().silent == Silent::Deaf {
+        if self.controls().silent == Silent::Deaf {
             std::future::pending::<()>().await;
         }
     }
 
     /// Whether it has to be probed, as stores on a network do.
     pub fn wants_probe(&self, probed: bool) {
-        self.told().probed = probed;
+        self.controls().probed = probed;
     }
 
     /// Makes every request take this long, half of it before it is carried out.
     pub fn takes(&self, time: Duration) {
-        self.told().takes = time;
+        self.controls().takes = time;
     }
 
     /// Makes segments and bases take this much longer.
     pub fn uploads_take(&self, time: Duration) {
-        self.told().uploads_take = time;
+        self.controls().uploads_take = time;
     }
 
     /// Makes replies carry the date of this clock.
     pub fn tells(&self, clock: &TestClock) {
-        self.told().clock = Some(clock.clone());
+        self.controls().clock = Some(clock.clone());
     }
 
     /// Makes the Dates of the next replies wrong by this much, one after another. Needs a clock.
     pub fn next_dates(&self, off_ms: impl IntoIterator<Item = i64>) {
-        self.told().dates.extend(off_ms);
+        self.controls().dates.extend(off_ms);
     }
 
     /// Requests so far.
     pub fn requests(&self) -> Requests {
-        self.told().requests
+        self.controls().requests
     }
 
     /// Holds conditional puts from now on.
@@ -214,7 +214,7 @@ impl Puppet {
     }
 
     async fn half_way(&self) {
-        let takes = self.told().takes;
+        let takes = self.controls().takes;
         if !takes.is_zero() {
             tokio::time::sleep(takes / 2).await;
         }
@@ -222,9 +222,9 @@ impl Puppet {
 
     /// Whole seconds, as a Date header has them.
     fn date_ms(&self) -> Option<i64> {
-        let mut told = self.told();
-        let right = told.clock.as_ref()?.wall_ms();
-        let off = told.dates.pop_front().unwrap_or(0);
+        let mut controls = self.controls();
+        let right = controls.clock.as_ref()?.wall_ms();
+        let off = controls.dates.pop_front().unwrap_or(0);
         Some((right + off) / 1000 * 1000)
     }
 
@@ -245,16 +245,16 @@ impl Puppet {
 impl Store for Puppet {
     async fn get(&self, key: &str, unless: Option<&Version>) -> Result<Got> {
         {
-            let requests = &mut self.told().requests;
+            let requests = &mut self.controls().requests;
             requests.gets += 1;
             requests.knocks += u64::from(key.contains(".knock"));
         }
         self.unreached().await;
         self.half_way().await;
         let on_get = {
-            let mut told = self.told();
-            let next = told.gets.pop_front();
-            next.unwrap_or(told.other_gets)
+            let mut controls = self.controls();
+            let next = controls.gets.pop_front();
+            next.unwrap_or(controls.other_gets)
         };
         match on_get {
             OnGet::Pass => {}
@@ -275,10 +275,10 @@ impl Store for Puppet {
 
     async fn put_if(&self, key: &str, body: Bytes, expect: &Expect) -> Put {
         let on_put = {
-            let mut told = self.told();
-            told.requests.puts += 1;
-            let next = told.puts.pop_front();
-            next.unwrap_or(told.other_puts)
+            let mut controls = self.controls();
+            controls.requests.puts += 1;
+            let next = controls.puts.pop_front();
+            next.unwrap_or(controls.other_puts)
         };
         self.held.send_modify(|held| *held += 1);
         self.open.subscribe().wait_for(|open| *open).await.expect("the sender is here");
@@ -309,13 +309,13 @@ impl Store for Puppet {
 
     async fn put_new(&self, key: &str, body: Bytes) -> Result<()> {
         {
-            let requests = &mut self.told().requests;
+            let requests = &mut self.controls().requests;
             requests.new += 1;
             requests.new_bytes += body.len() as u64;
         }
         self.unreached().await;
         self.half_way().await;
-        let takes = self.told().uploads_take;
+        let takes = self.controls().uploads_take;
         if !takes.is_zero() && !key.contains(".knock") {
             tokio::time::sleep(takes).await;
         }
@@ -325,7 +325,7 @@ impl Store for Puppet {
     }
 
     async fn delete(&self, key: &str) -> Result<()> {
-        self.told().requests.deletes += 1;
+        self.controls().requests.deletes += 1;
         self.unreached().await;
         let gone = self.inner.delete(key).await;
         self.unheard().await;
@@ -333,7 +333,7 @@ impl Store for Puppet {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
-        self.told().requests.lists += 1;
+        self.controls().requests.lists += 1;
         self.unreached().await;
         let listed = self.inner.list(prefix).await;
         self.unheard().await;
@@ -344,11 +344,9 @@ impl Store for Puppet {
         format!("puppet over {}", self.inner.describe())
     }
 
-    fn default_max_skew(&self) -> Duration {
-        self.inner.default_max_skew()
+    fn needs_probe(&self) -> bool {
+        self.controls().probed
     }
 
-    fn needs_probe(&self) -> bool {
-        self.told().probed
-    }
+    bucketq::forward_to_inner!(default_max_skew);
 }

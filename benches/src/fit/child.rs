@@ -3,10 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bucketq::config::{Credentials, S3Options};
 use bucketq::error::{Error, Result};
-use bucketq::store::S3Store;
-use bucketq::{Env, Options, Payload, QueueFile};
+use bucketq::{Env, Payload, QueueFile};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -14,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::failed;
-use crate::servers::BUCKET;
+use crate::servers::open_for_child;
 use crate::stats::now;
 
 /// Bytes of a job; the first eight are the time of its enqueue.
@@ -148,19 +146,7 @@ fn note(seen: &Shared, with: impl FnOnce(&mut Seen)) {
 
 /// Runs the child until its input ends.
 pub async fn run(endpoint: &str, place: &str) -> Result<()> {
-    let variable = |name: &str| std::env::var(name).unwrap_or_default();
-    let s3 = S3Options {
-        endpoint: Some(endpoint.to_owned()),
-        region: Some("us-east-1".to_owned()),
-        credentials: Some(Credentials {
-            access_key: variable("AWS_ACCESS_KEY_ID"),
-            secret_key: variable("AWS_SECRET_ACCESS_KEY"),
-            session_token: None,
-        }),
-        ..S3Options::default()
-    };
-    let store = Arc::new(S3Store::open(BUCKET, place, &s3).await?);
-    let file = QueueFile::open_with(store, "jobs", Options::default(), Env::default()).await?;
+    let file = open_for_child(endpoint, place).await?;
     println!("ready");
     let next = || {
         let mut line = String::new();

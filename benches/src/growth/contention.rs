@@ -4,17 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bucketq::config::{Credentials, S3Options};
+use bucketq::config::S3Options;
 use bucketq::error::{Code, Error, Result};
-use bucketq::store::S3Store;
-use bucketq::{Env, Options, Payload, QueueFile};
+use bucketq::{Env, Payload, QueueFile};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::task::JoinSet;
 
 use super::{child, last_line};
 use crate::load::QUEUE;
-use crate::servers::{BUCKET, Missing, SlowServer};
+use crate::servers::{Missing, SlowServer, open_for_child};
 use crate::stats::{now, number};
 
 const CALLERS: usize = 8;
@@ -84,19 +83,7 @@ async fn together(s3: &S3Options, processes: usize, window: Duration) -> Result<
 
 /// Runs the child: opens the file, says so, waits for the start signal, and works for `window`.
 pub async fn contend_child(endpoint: &str, place: &str, window: Duration) -> Result<Value> {
-    let variable = |name: &str| std::env::var(name).unwrap_or_default();
-    let s3 = S3Options {
-        endpoint: Some(endpoint.to_owned()),
-        region: Some("us-east-1".to_owned()),
-        credentials: Some(Credentials {
-            access_key: variable("AWS_ACCESS_KEY_ID"),
-            secret_key: variable("AWS_SECRET_ACCESS_KEY"),
-            session_token: None,
-        }),
-        ..S3Options::default()
-    };
-    let store = Arc::new(S3Store::open(BUCKET, place, &s3).await?);
-    let file = QueueFile::open_with(store, "jobs", Options::default(), Env::default()).await?;
+    let file = open_for_child(endpoint, place).await?;
     println!("ready");
     tokio::task::block_in_place(|| std::io::stdin().read_line(&mut String::new())).map_err(failed)?;
 

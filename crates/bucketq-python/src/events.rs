@@ -25,7 +25,7 @@ struct Lost {
 
 /// One delivery.
 #[derive(Default)]
-struct Told {
+struct Delivery {
     events: Vec<Event>,
     /// Events missed since the last delivery.
     missed: u64,
@@ -41,15 +41,15 @@ struct Ear {
 }
 
 impl Ear {
-    async fn next(&mut self) -> Option<Told> {
+    async fn next(&mut self) -> Option<Delivery> {
         loop {
             let ended = *self.ended.borrow_and_update();
             if let Some(events) = self.events.as_mut().filter(|_| ended) {
                 events.end();
             }
-            let told = self.there();
-            if !told.events.is_empty() || told.missed > 0 || !told.lost.is_empty() {
-                return Some(told);
+            let delivery = self.there();
+            if !delivery.events.is_empty() || delivery.missed > 0 || !delivery.lost.is_empty() {
+                return Some(delivery);
             }
             if ended {
                 return None;
@@ -57,14 +57,14 @@ impl Ear {
             tokio::select! {
                 event = next_event(self.events.as_mut()) => {
                     // Without an event the writer has ended, so there is nothing more to deliver.
-                    let mut told = self.there();
-                    told.events.insert(0, event?);
-                    return Some(told);
+                    let mut delivery = self.there();
+                    delivery.events.insert(0, event?);
+                    return Some(delivery);
                 }
                 Some(lost) = self.lost.recv() => {
-                    let mut told = self.there();
-                    told.lost.insert(0, lost);
-                    return Some(told);
+                    let mut delivery = self.there();
+                    delivery.lost.insert(0, lost);
+                    return Some(delivery);
                 }
                 _ = self.ended.changed() => {}
             }
@@ -72,15 +72,15 @@ impl Ear {
     }
 
     /// Returns everything that can be delivered without waiting.
-    fn there(&mut self) -> Told {
-        let mut told = Told::default();
+    fn there(&mut self) -> Delivery {
+        let mut delivery = Delivery::default();
         if let Some(events) = &mut self.events {
-            told.events.extend(std::iter::from_fn(|| events.try_next()).take(MOST));
+            delivery.events.extend(std::iter::from_fn(|| events.try_next()).take(MOST));
             let missed = events.missed();
-            told.missed = missed - mem::replace(&mut self.missed, missed);
+            delivery.missed = missed - mem::replace(&mut self.missed, missed);
         }
-        told.lost.extend(std::iter::from_fn(|| self.lost.try_recv().ok()));
-        told
+        delivery.lost.extend(std::iter::from_fn(|| self.lost.try_recv().ok()));
+        delivery
     }
 }
 
@@ -113,8 +113,8 @@ impl Reader {
             }
             Ok(ear.next().await)
         };
-        Call::new(work, |py, told| {
-            let Some(Told { events, missed, lost }) = told else { return Ok(py.None()) };
+        Call::new(work, |py, delivery| {
+            let Some(Delivery { events, missed, lost }) = delivery else { return Ok(py.None()) };
             let events = events.iter().map(|e| values::json(py, e)).collect::<PyResult<Vec<_>>>()?;
             let lost: Vec<_> = lost.into_iter().map(|l| (l.tell, l.how.as_str())).collect();
             (events, missed, lost).into_py_any(py)

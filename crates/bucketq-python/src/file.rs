@@ -318,19 +318,19 @@ impl File {
         Call::new(async move { file.settle().await }, |py, seq| seq.into_py_any(py))
     }
 
-    /// Publishes the pending changes.
+    /// Publishes the unpublished changes.
     fn sync(&self) -> Call {
         let file = self.file();
         Call::shown(async move { file.sync().await })
     }
 
-    /// Fetches what others published; fails while changes are pending, unless `discard` drops them.
+    /// Fetches what others published; fails while changes are unpublished, unless `discard` drops them.
     fn snapshot(&self, discard: bool) -> Call {
         let file = self.file();
         Call::shown(async move { file.snapshot(discard).await })
     }
 
-    /// Returns what is pending.
+    /// Returns the unpublished changes.
     fn dirty(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         values::json(py, &self.file().dirty().or_raise(py)?)
     }
@@ -341,7 +341,7 @@ impl File {
         Call::shown(async move { file.export(path, replace).await })
     }
 
-    /// Writes the local state, including pending changes, as a SQLite file, and the difference beside it.
+    /// Writes the local state, including unpublished changes, as a SQLite file, and the difference beside it.
     fn export_pending(&self, path: PathBuf) -> Call {
         let file = self.file();
         Call::plain(async move { file.export_pending(&path).await })

@@ -1,10 +1,12 @@
-//! Inputs of the fit model: a measured store, and the workload that a queue file shows.
+//! The fit model, and its inputs: a measured store, and the workload that a queue file shows.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bucketq::fit::{Inputs, evaluate};
 use bucketq::store::measure::Progress;
 use bucketq::store::{StoreUrl, measure as measured, open_store};
 use bucketq::{Env, QueueFile};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -48,6 +50,24 @@ pub fn measure(
         Some(error) => Err(error),
         None => values::json(py, &found),
     }))
+}
+
+/// Returns the results of the model. `values` are the inputs in the order of their rules; infinity becomes None.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "Python hands over a list of its own")]
+pub fn fit(py: Python<'_>, values: Vec<f64>) -> PyResult<Py<PyAny>> {
+    values::json(py, &evaluate(&inputs(&values)?).or_raise(py)?)
+}
+
+/// Returns the invalid inputs, as field and message.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "Python hands over a list of its own")]
+pub fn fit_problems(values: Vec<f64>) -> PyResult<Vec<(&'static str, String)>> {
+    Ok(inputs(&values)?.problems())
+}
+
+fn inputs(values: &[f64]) -> PyResult<Inputs> {
+    Inputs::from_values(values).ok_or_else(|| PyTypeError::new_err("the fit model has other inputs"))
 }
 
 /// Returns the workload that a queue file shows.

@@ -14,13 +14,13 @@ use crate::runtime;
 use crate::values;
 
 /// A claimed job with the guard of its lease.
-pub struct Taken {
+pub struct GuardedJob {
     claimed: ClaimedJob,
     guard: LeaseGuard,
     file: QueueFile,
 }
 
-impl Taken {
+impl GuardedJob {
     /// Returns the job's id and its token.
     pub fn proof(&self) -> bucketq::Held {
         self.guard.held()
@@ -41,13 +41,13 @@ impl Taken {
 #[pyclass(frozen, subclass, module = "bucketq._native")]
 pub struct Held {
     /// Always present; only drop takes it.
-    taken: Option<Arc<Taken>>,
+    taken: Option<Arc<GuardedJob>>,
     pid: u32,
 }
 
 impl Held {
     pub fn of(claimed: ClaimedJob, guard: LeaseGuard, file: &QueueFile) -> Self {
-        let taken = Taken { claimed, guard, file: file.clone() };
+        let taken = GuardedJob { claimed, guard, file: file.clone() };
         Self { taken: Some(Arc::new(taken)), pid: std::process::id() }
     }
 
@@ -57,7 +57,7 @@ impl Held {
         runtime::is_home(self.pid)
     }
 
-    pub fn taken(&self) -> &Arc<Taken> {
+    pub fn taken(&self) -> &Arc<GuardedJob> {
         self.taken.as_ref().expect("taken by drop only")
     }
 

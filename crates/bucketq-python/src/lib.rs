@@ -41,7 +41,7 @@ mod _native {
         errors::{codes, kinds},
         events::{Reader, Teller},
         file::{File, Hooks, open, probe},
-        fit::measure,
+        fit::{fit, fit_problems, measure},
         held::Held,
         op::{New, Op},
         operate::{check, fix_time, restore},

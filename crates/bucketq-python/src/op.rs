@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
 use crate::errors::{OrRaise, raised};
-use crate::held::{Held, Taken};
+use crate::held::{GuardedJob, Held};
 use crate::{manage, values};
 
 /// Bytes and their content type.
@@ -148,7 +148,7 @@ pub struct Op {
     pub change: bucketq::Op,
     pub expected: Expected,
     /// The jobs held here that it ends.
-    pub ends: Vec<Arc<Taken>>,
+    pub ends: Vec<Arc<GuardedJob>>,
     /// How many leases it uses.
     pub proofs: usize,
 }
@@ -162,7 +162,7 @@ pub enum Proof<'py> {
 
 impl Proof<'_> {
     /// Returns the proof for the engine, and the jobs held here that end with it.
-    pub fn parts(&self) -> bucketq::Result<(bucketq::Held, Vec<Arc<Taken>>)> {
+    pub fn parts(&self) -> bucketq::Result<(bucketq::Held, Vec<Arc<GuardedJob>>)> {
         match self {
             Self::Here(held) => Ok((held.taken().proof(), vec![Arc::clone(held.taken())])),
             Self::Elsewhere((id, token)) => {

@@ -132,13 +132,7 @@ impl Store for Slow {
         "a queue file of a test, in memory".to_owned()
     }
 
-    fn default_max_skew(&self) -> Duration {
-        self.inner.default_max_skew()
-    }
-
-    fn needs_probe(&self) -> bool {
-        self.inner.needs_probe()
-    }
+    bucketq::forward_to_inner!(default_max_skew needs_probe);
 }
 
 /// Opens a fresh, private queue file in memory, on this clock; each request takes this long. With a clock, leases are

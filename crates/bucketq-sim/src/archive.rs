@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use crate::check::Jobs;
 use crate::clock::pause_ms;
-use crate::given_up::GivenUp;
+use crate::expired_archives::ExpiredArchives;
 use crate::replay;
 use crate::rng::Rng;
 use crate::workload::QUEUES;
@@ -74,7 +74,7 @@ pub type Read = BTreeMap<String, Vec<Life>>;
 pub async fn whole(
     file: &QueueFile,
     object: impl Fn(&str) -> Option<Bytes> + Send,
-    (given_up, upto): (&GivenUp, u64),
+    (expired, upto): (&ExpiredArchives, u64),
     read: &mut Read,
 ) -> Result<Whole> {
     let jobs = replay::list_all(file).await?;
@@ -101,7 +101,7 @@ pub async fn whole(
         out.archived(lives, &in_file, &mut seen);
         out.listed.insert(listed.key);
     }
-    for gone in given_up.values().filter(|gone| gone.seq <= upto) {
+    for gone in expired.values().filter(|gone| gone.seq <= upto) {
         out.archived(&gone.lives, &in_file, &mut seen);
     }
     for (id, runs) in &out.lives {

@@ -10,7 +10,7 @@ use bucketq::lease::Token;
 use bucketq::op::{Op, Outcome};
 
 use crate::bucket::Who;
-use crate::given_up::GivenUp;
+use crate::expired_archives::ExpiredArchives;
 use crate::ops::names;
 
 /// The conclusion that a reply allows its caller.
@@ -152,7 +152,7 @@ pub struct History {
     /// Jobs that are in the archive at the end.
     pub left: BTreeSet<JobId>,
     /// Expired archive objects.
-    pub given_up: GivenUp,
+    pub expired: ExpiredArchives,
     /// Calls that took too long, and other faults noticed during the run.
     pub odd: Vec<String>,
 }

@@ -3,7 +3,7 @@
 //!
 //! `plan` decides what a seed is, `world` holds it, `node` and `workload` live in it, `bucket` and `store` are what
 //! they write to, `history` is what they sent and got, `check` and `replay` judge it (through `museum`, which shows
-//! each commit), `local` is a process in Local mode, `archive` finds the jobs that have left, `given_up` the expired
+//! each commit), `local` is a process in Local mode, `archive` finds the jobs that have left, `expired_archives` the expired
 //! archive objects, `variants` proves that the checks find faults. `keeping` has workers whose leases the engine
 //! renews, `waits` callers that wait.
 
@@ -12,8 +12,8 @@ pub mod bucket;
 pub mod check;
 pub mod clock;
 pub mod crowd;
+pub mod expired_archives;
 pub mod garbage;
-pub mod given_up;
 pub mod history;
 pub mod judge;
 pub mod keeping;

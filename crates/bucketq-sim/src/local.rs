@@ -83,7 +83,7 @@ impl Dir for Disk {
 
 /// The replies that the process got.
 #[derive(Default)]
-struct Told {
+struct Replies {
     enqueued: BTreeSet<JobId>,
     done: BTreeSet<JobId>,
     bad: Vec<String>,
@@ -93,38 +93,38 @@ struct Told {
 /// are left.
 pub async fn story(world: &Arc<World>) -> Vec<String> {
     let rng = Rng::new(world.rng.draw());
-    let (disk, mut told) = (Arc::new(Disk::default()), Told::default());
+    let (disk, mut replies) = (Arc::new(Disk::default()), Replies::default());
     let mut life = 0;
     while !world.is_over() {
         life += 1;
-        let Some(file) = open(world, life, &disk, &mut told).await else {
+        let Some(file) = open(world, life, &disk, &mut replies).await else {
             pause_ms(rng.spread(100, 60_000)).await;
             world.count_call();
             set_clock(world, &rng);
             continue;
         };
         for _ in 0..rng.between(5, 40) {
-            step(world, &file, &rng, &mut told).await;
+            step(world, &file, &rng, &mut replies).await;
         }
         if let Err(error) = file.close().await {
-            told.bad.push(format!("G7: a Local handle does not close: {error:?}"));
+            replies.bad.push(format!("G7: a Local handle does not close: {error:?}"));
         }
     }
     world.heal();
     world.clocks[0].set(world.plan.clocks[0].0);
     world.wait_arrived().await;
-    if let Err(what) = publish(world, life + 1, &disk, &mut told).await {
-        told.bad.push(what);
-        return told.bad;
+    if let Err(what) = publish(world, life + 1, &disk, &mut replies).await {
+        replies.bad.push(what);
+        return replies.bad;
     }
-    if let Err(what) = finish(world, &mut told).await {
-        told.bad.push(what);
+    if let Err(what) = finish(world, &mut replies).await {
+        replies.bad.push(what);
     }
-    told.bad.extend(world.bucket().broken.iter().cloned());
-    told.bad
+    replies.bad.extend(world.bucket().broken.iter().cloned());
+    replies.bad
 }
 
-async fn open(world: &Arc<World>, life: u32, disk: &Arc<Disk>, told: &mut Told) -> Option<QueueFile> {
+async fn open(world: &Arc<World>, life: u32, disk: &Arc<Disk>, replies: &mut Replies) -> Option<QueueFile> {
     let life = Arc::new(Life::new(Who { node: 0, life }));
     let store = Arc::new(FaultyStore::new(world.clone(), life));
     let env = Env::new(world.clocks[0].clone(), Arc::new(SimEntropy::new(world.rng.fork(), 0)));
@@ -133,27 +133,27 @@ async fn open(world: &Arc<World>, life: u32, disk: &Arc<Disk>, told: &mut Told) 
     match QueueFile::open_local(store, NAME, options, env, disk.clone()).await {
         Ok(file) => Some(file),
         Err(error) => {
-            judge("opening", &error, told);
+            judge("opening", &error, replies);
             None
         }
     }
 }
 
 /// Records an error unless the store or a wrong clock explains it.
-fn judge(what: &str, error: &Error, told: &mut Told) {
+fn judge(what: &str, error: &Error, replies: &mut Replies) {
     let fine = matches!(error.kind(), Kind::Unavailable | Kind::Unknown | Kind::Contended);
     if !fine {
-        told.bad.push(format!("Local mode: {what} ends with {error:?}"));
+        replies.bad.push(format!("Local mode: {what} ends with {error:?}"));
     }
 }
 
-async fn step(world: &Arc<World>, file: &QueueFile, rng: &Rng, told: &mut Told) {
+async fn step(world: &Arc<World>, file: &QueueFile, rng: &Rng, replies: &mut Replies) {
     world.count_call();
     pause_ms(rng.spread(1, 20_000)).await;
     let queue = QUEUES[rng.below(3) as usize];
     let done = match rng.below(10) {
-        0..=3 => enqueue(file, queue, rng, told).await,
-        4 | 5 => work(file, rng, told).await,
+        0..=3 => enqueue(file, queue, rng, replies).await,
+        4 | 5 => work(file, rng, replies).await,
         6 | 7 => {
             set_clock(world, rng);
             Ok(())
@@ -163,19 +163,19 @@ async fn step(world: &Arc<World>, file: &QueueFile, rng: &Rng, told: &mut Told) 
     if let Err(error) = done {
         world.note(|| format!("Local: {error}"));
         world.history().told_error(Who { node: 0, life: 0 }, &error);
-        judge("a call", &error, told);
+        judge("a call", &error, replies);
     }
 }
 
-async fn enqueue(file: &QueueFile, queue: &str, rng: &Rng, told: &mut Told) -> Result<()> {
+async fn enqueue(file: &QueueFile, queue: &str, rng: &Rng, replies: &mut Replies) -> Result<()> {
     let queue = file.queue(queue)?;
     let when = if rng.one_in(3) { When::In(rng.spread(1, 300_000).cast_signed()) } else { When::Now };
     let job = New { when, ..queue.new_job(Payload::text("x"))? };
-    told.enqueued.insert(queue.enqueue_job(job).await?.id);
+    replies.enqueued.insert(queue.enqueue_job(job).await?.id);
     Ok(())
 }
 
-async fn work(file: &QueueFile, rng: &Rng, told: &mut Told) -> Result<()> {
+async fn work(file: &QueueFile, rng: &Rng, replies: &mut Replies) -> Result<()> {
     let lease = Duration::from_millis(rng.spread(11_000, 600_000));
     for taken in file.claim(rng.between(1, 3) as u32).lease(lease).await? {
         match rng.below(4) {
@@ -187,7 +187,7 @@ async fn work(file: &QueueFile, rng: &Rng, told: &mut Told) -> Result<()> {
             2 => _ = file.extend(taken.held(), lease).await?,
             _ => {
                 file.ack(taken.held()).await?;
-                told.done.insert(taken.job.id);
+                replies.done.insert(taken.job.id);
             }
         }
     }
@@ -206,18 +206,19 @@ fn set_clock(world: &World, rng: &Rng) {
     world.clocks[0].set(world.plan.clocks[0].0 + by);
 }
 
-/// With its clock right, the process publishes all its pending changes.
+/// With its clock right, the process publishes all its unpublished changes.
 async fn publish(
     world: &Arc<World>,
     life: u32,
     disk: &Arc<Disk>,
-    told: &mut Told,
+    replies: &mut Replies,
 ) -> std::result::Result<(), String> {
-    let file = open(world, life, disk, told).await.ok_or("G7: the directory cannot be opened at the end")?;
+    let file =
+        open(world, life, disk, replies).await.ok_or("G7: the directory cannot be opened at the end")?;
     for _ in 0..20 {
         match file.sync().await {
             Ok(_) => break,
-            Err(error) => judge("the last sync", &error, told),
+            Err(error) => judge("the last sync", &error, replies),
         }
         pause_ms(5_000).await;
     }
@@ -230,7 +231,7 @@ async fn publish(
 }
 
 /// Another process finds every job and finishes it within bounded time.
-async fn finish(world: &Arc<World>, told: &mut Told) -> std::result::Result<(), String> {
+async fn finish(world: &Arc<World>, replies: &mut Replies) -> std::result::Result<(), String> {
     let life = Arc::new(Life::new(Who { node: world.plan.nodes, life: 1 }));
     let text = |e: Error| format!("G7: it cannot be finished: {e:?}");
     let file = node::open(world, &life).await.map_err(text)?;
@@ -254,11 +255,11 @@ async fn finish(world: &Arc<World>, told: &mut Told) -> std::result::Result<(), 
         }
         pause_ms(10_000).await;
     }
-    for id in &told.enqueued {
+    for id in &replies.enqueued {
         match file.get(*id).await.map_err(text)? {
-            None => told.bad.push(format!("G1: {id}, enqueued in Local mode, is gone")),
+            None => replies.bad.push(format!("G1: {id}, enqueued in Local mode, is gone")),
             Some(detail) if !detail.job.state.is_finished() => {
-                told.bad.push(format!("G5: {id} is {}", detail.job.state.as_str()));
+                replies.bad.push(format!("G5: {id} is {}", detail.job.state.as_str()));
             }
             Some(_) => {}
         }
@@ -267,7 +268,7 @@ async fn finish(world: &Arc<World>, told: &mut Told) -> std::result::Result<(), 
         - crate::clock::EPOCH_MS
         - world.now_ms().cast_signed();
     if off.unsigned_abs() > world.plan.max_skew_ms + 12_000 {
-        told.bad.push(format!("G8: the newest commit is {off} ms off at the end"));
+        replies.bad.push(format!("G8: the newest commit is {off} ms off at the end"));
     }
     file.close().await.map_err(text)
 }

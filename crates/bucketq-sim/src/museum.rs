@@ -1,6 +1,6 @@
 //! The bucket as it was at each commit: what any reader would have seen then.
 //!
-//! Called by `replay` and by `given_up`, which read a whole history through the public API.
+//! Called by `replay` and by `expired_archives`, which read a whole history through the public API.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -74,12 +74,12 @@ fn engine(broken: Broken, plan: &mut Plan) {
         | Broken::ListTwice
         | Broken::LeaveBeforeListed
         | Broken::FixedArchiveKey
-        | Broken::PastStays
+        | Broken::EarlierRunStays
         | Broken::IdsForgotten
-        | Broken::PastForgotten => archives(plan),
-        Broken::GivenUpGoesAtOnce | Broken::GivenUpStays | Broken::GivenUpTooSoon => {
+        | Broken::EarlierRunForgotten => archives(plan),
+        Broken::ExpiredGoesAtOnce | Broken::ExpiredStays | Broken::ExpiresTooSoon => {
             archives(plan);
-            plan.give_up(&Rng::new(plan.budget));
+            plan.expire_archives(&Rng::new(plan.budget));
         }
         // The first copy must land between the read and the resend.
         Broken::ConflictIsFailure => {

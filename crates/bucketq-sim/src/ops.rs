@@ -33,9 +33,9 @@ pub enum Effect<'a> {
 /// The ops that no client of the simulation sends by itself, and the tests that they have instead.
 pub const NOT_SENT: [(&str, &str); 4] = [
     ("requeue_many", "tests/db/lives.rs"),
-    ("drain", "tests/db/room.rs"),
-    ("purge_some", "tests/db/left.rs"),
-    ("configure_some", "tests/db/room.rs"),
+    ("drain", "tests/db/backpressure.rs"),
+    ("purge_some", "tests/db/left_ids.rs"),
+    ("configure_some", "tests/db/backpressure.rs"),
 ];
 
 /// Returns the effect of a single op.

@@ -298,7 +298,7 @@ impl Plan {
         if own.one_in(2) {
             plan.archive(&own);
             if own.one_in(3) {
-                plan.give_up(&own);
+                plan.expire_archives(&own);
             }
         }
         plan.sleeps = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x17).one_in(4);
@@ -336,7 +336,7 @@ impl Plan {
     }
 
     /// Expire archive objects soon.
-    pub fn give_up(&mut self, rng: &Rng) {
+    pub fn expire_archives(&mut self, rng: &Rng) {
         if let Some(keep) = &mut self.keep {
             let kept = keep.keep_ms.flatten().unwrap_or(0);
             keep.archive_ms = Some(Some(kept + rng.spread(500, 60_000).cast_signed()));

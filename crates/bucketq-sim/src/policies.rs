@@ -1,7 +1,7 @@
 //! Policies in the simulation: two queues are limited, one is fed by a schedule, and every commit must keep to it.
 //!
 //! The workload sets them at the beginning of each life, as every process of a real program may. replay.rs checks each
-//! commit through [`Kept`]; windows of dedup keys are checked over the history alone.
+//! commit through [`PolicyState`]; windows of dedup keys are checked over the history alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,13 +62,13 @@ pub fn due_of(job: &Job) -> Option<i64> {
 
 /// State gathered from the commits so far.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct PolicyState {
     /// Claims of the limited queue: time and number of jobs.
     claims: Vec<(i64, i64)>,
     ticks: BTreeMap<i64, JobId>,
 }
 
-impl Kept {
+impl PolicyState {
     /// Checks one more commit.
     pub async fn look(&mut self, file: &QueueFile, seq: u64, at_ms: i64, jobs: &Jobs, bad: &mut Vec<String>) {
         for queue in QUEUES {

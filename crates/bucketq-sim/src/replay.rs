@@ -17,7 +17,7 @@ use crate::check::{Jobs, claim_open};
 use crate::history::{Call, History, Verdict};
 use crate::museum::Museum;
 use crate::ops::{Effect, effects, enqueued, finishes, parts, purges, takes_away};
-use crate::policies::{Kept, due_of};
+use crate::policies::{PolicyState, due_of};
 use crate::workload::QUEUES;
 use crate::world::World;
 
@@ -43,7 +43,7 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
     let mut bad = Vec::new();
     let (mut before, mut was_paused, mut archived) = (Jobs::new(), BTreeSet::new(), BTreeSet::new());
     let mut file: Option<QueueFile> = None;
-    let mut kept = Kept::default();
+    let mut policies = PolicyState::default();
     let mut read = archive::Read::new();
     let mut begun = BTreeMap::new();
     for (n, made) in museum.commits.iter().enumerate() {
@@ -58,7 +58,7 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
         let Some(handle) = &file else { continue };
         let paused = paused(handle).await;
         let object = |key: &str| museum.ever.get(key).cloned();
-        match archive::whole(handle, object, (&history.given_up, seq), &mut read).await {
+        match archive::whole(handle, object, (&history.expired, seq), &mut read).await {
             Ok(whole) => {
                 forgotten(seq, &before, &whole, &archived, &mut bad);
                 bad.extend(whole.bad.into_iter().map(|what| format!("commit {seq}: {what}")));
@@ -74,7 +74,7 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
                     &jobs,
                     &mut bad,
                 );
-                kept.look(handle, seq, at_ms, &jobs, &mut bad).await;
+                policies.look(handle, seq, at_ms, &jobs, &mut bad).await;
                 before = jobs;
             }
             Err(e) => return vec![format!("G7: commit {seq} cannot be read: {e:?}")],
@@ -86,7 +86,7 @@ pub async fn walk(world: &Arc<World>, history: &History) -> Vec<String> {
             let _ = handle.close().await;
         }
     }
-    kept.end(world.plan.catch_up, &mut bad);
+    policies.end(world.plan.catch_up, &mut bad);
     bad
 }
 

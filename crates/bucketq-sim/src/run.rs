@@ -18,7 +18,7 @@ use crate::bucket::Who;
 use crate::check;
 use crate::clock::{EPOCH_MS, pause_ms};
 use crate::crowd;
-use crate::given_up;
+use crate::expired_archives;
 use crate::local;
 use crate::loss;
 use crate::node;
@@ -280,8 +280,8 @@ async fn archive_all(world: &Arc<World>, file: &QueueFile) -> Result<(), String>
             }
         }
     }
-    let given_up = given_up::look(world).await?;
-    world.history().given_up = given_up;
+    let expired = expired_archives::look(world).await?;
+    world.history().expired = expired;
     Ok(())
 }
 
@@ -292,8 +292,8 @@ async fn everything(
     read: &mut archive::Read,
 ) -> Result<archive::Whole, String> {
     let object = |key: &str| world.bucket().object(key);
-    let given_up = world.history().given_up.clone();
-    let whole = archive::whole(file, object, (&given_up, u64::MAX), read).await;
+    let expired = world.history().expired.clone();
+    let whole = archive::whole(file, object, (&expired, u64::MAX), read).await;
     let whole = whole.map_err(|e| format!("G7: it cannot be read at the end: {e:?}"))?;
     if let Some(bad) = whole.bad.first() {
         return Err(bad.clone());
@@ -308,7 +308,7 @@ async fn collected(world: &Arc<World>, file: &QueueFile, listed: &BTreeSet<Strin
     let told = file.collect(Duration::ZERO).await;
     let (left, too_often, too_soon) = {
         let (history, bucket) = (world.history(), world.bucket());
-        let too_soon = given_up::collected_too_soon(&history.given_up, &bucket);
+        let too_soon = expired_archives::collected_too_soon(&history.expired, &bucket);
         (bucket.unreferenced(listed), bucket.lists_too_often(), too_soon)
     };
     match (told, too_often) {

@@ -178,7 +178,7 @@ impl FaultyStore {
         world.travelling(1);
         tokio::spawn(async move {
             pause_ms(up + late).await;
-            // The caller may be gone: the request counts all the same.
+            // The caller may be gone: the request counts anyway.
             let _ = answer.send(apply(&mut world.bucket(), world.now_ms()));
             if let Some(wait) = again {
                 pause_ms(wait).await;

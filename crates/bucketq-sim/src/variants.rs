@@ -190,7 +190,7 @@ impl Variant {
                 plan.deep = true;
                 archives(plan);
                 if plan.budget.is_multiple_of(2) {
-                    plan.give_up(&Rng::new(plan.budget));
+                    plan.expire_archives(&Rng::new(plan.budget));
                 }
             }
             Self::Refused | Self::NoProbe => {

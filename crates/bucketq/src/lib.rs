@@ -20,8 +20,9 @@
 //!
 //! # Folders
 //! `noun` has plain values, `fit` the fit model, `state` the database, `bytes` the stores, `bucket` the formats of
-//! objects, `door` the mailbox, `engine` the writer, `link` the messages between processes, `operate` check and restore, `handle` the public handles.
-//! docs/architecture.md is the same map with its borders; docs/format.md describes every byte.
+//! objects, `door` the mailbox, `engine` the writer, `link` the messages between processes, `operate` check and restore,
+//! `handle` the public handles. docs/architecture.md is the same map with its borders; docs/format.md describes every
+//! byte.
 
 mod bucket;
 mod bytes;

@@ -179,7 +179,7 @@ class Queue:
         swallow: bool = False,
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Jobs:
-        """Claim jobs in an ``async for`` loop, which ends when no job comes within ``wait``; None never ends it."""
+        """Claim jobs in an ``async for`` loop, which ends when no job comes within ``wait``. None: it does not end."""
 
         def claim() -> Awaitable[Batch]:
             return self.claim(

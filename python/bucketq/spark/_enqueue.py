@@ -70,7 +70,7 @@ class Write:
         if self.is_complete(file):
             return None
         raise NotFound(
-            f"the write {self.key!r} ended between two chunks, and its plan is gone: the queue {MARKS} was purged. "
+            f"the write {self.key!r} ended between two chunks, and its plan was deleted: the queue {MARKS} was purged. "
             "Some of its rows were enqueued, but it is unknown which: compare the queue with the rows, and write "
             "the missing ones under another key",
             "no_such_job",
@@ -158,7 +158,7 @@ class Write:
         for key in pieces:
             body = self.place.read(key)
             if body is None:
-                raise NotFound(f"{key}, which was staged for this write, is gone: write again", "collected")
+                raise NotFound(f"{key}, staged for this write, was deleted: write again", "collected")
             table = pq.read_table(pa.BufferReader(body))
             rest = table if rest is None else pa.concat_tables([rest, table])
             while (

@@ -106,7 +106,7 @@ def archived(place: Place, partition: Lives, names: Sequence[str]) -> Iterator[p
         body = place.read(key, hash)
         if body is None:
             raise NotFound(
-                f"{key} is gone: it expired, and the grace period is over; read again, and raise archive_for of "
+                f"{key} was deleted: it expired, and the grace period is over; read again, and raise archive_for of "
                 "the queue or grace if reads take so long",
                 "collected",
             )

@@ -230,7 +230,7 @@ def before(state: Path, url: str) -> dict[str, Any]:
         known = json.loads(state.read_text())
         wrong = known["url"] != url or known["format"] != FORMAT
     except (ValueError, LookupError, TypeError):
-        raise Invalid(f"{state} cannot be understood: begin with another directory") from None
+        raise Invalid(f"{state} is not a finished analysis: choose another directory") from None
     if wrong:
         raise Invalid(f"{state.parent} holds the analysis of {known['url']}: give another directory")
     return known

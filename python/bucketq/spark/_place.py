@@ -33,7 +33,8 @@ class Place:
         url, options = resolve(url, None, settings)  # type: ignore[arg-type]
         if url.startswith("memory:"):
             raise Invalid(
-                "Spark runs in many processes, and memory:// lies in one: use a path or s3://", "url"
+                "Spark runs in many processes, and a memory:// queue file exists in only one: use a path or s3://",
+                "url",
             )
         if "://" not in url:
             url = os.path.abspath(url)

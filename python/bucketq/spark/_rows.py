@@ -91,13 +91,13 @@ class Rules:
         delay = self.millis(columns.get("delay"), n, 1000)
         run_at = self.millis(columns.get("run_at"), n, 1)
         note(bad, pc.less(delay, 0), "its delay is below zero")
-        note(bad, pc.greater(delay, LONGEST), "its delay is no number of seconds below a hundred years")
+        note(bad, pc.greater(delay, LONGEST), "its delay is not a number of seconds below a hundred years")
         out = pc.or_(pc.less(run_at, 0), pc.greater(run_at, LATEST))
-        note(bad, out, "its run_at lies outside the years 1970 to 9999")
+        note(bad, out, "its run_at is outside the years 1970 to 9999")
         note(bad, pc.and_(pc.is_valid(delay), pc.is_valid(run_at)), "it has both delay and run_at: give one")
         priority = whole("priority", columns.get("priority"), n)
         out = pc.or_(pc.less(priority, INT32[0]), pc.greater(priority, INT32[1]))
-        note(bad, out, "its priority is no number of 32 bits")
+        note(bad, out, "its priority is not a 32-bit number")
         attempts = whole("max_attempts", columns.get("max_attempts"), n)
         note(bad, pc.or_(pc.less(attempts, 1), pc.greater(attempts, INT32[1])), "its max_attempts is below 1")
         dedup, group = text(columns.get("dedup"), n), text(columns.get("group"), n)
@@ -124,7 +124,7 @@ class Rules:
             made = [None if v is None else as_json(v).encode() for v in rows_of(column)]
             return pa.array(made, pa.binary()), self.content_type or "application/json"
         raise Invalid(
-            f"the column payload has the type {kind}: text, bytes, a struct, a map or an array is wanted"
+            f"the column payload has the type {kind}: it must be text, bytes, a struct, a map or an array"
         )
 
     def millis(self, column: pa.Array | None, n: int, factor: int) -> pa.Array:
@@ -137,11 +137,11 @@ class Rules:
                 raise Invalid("run_at is a timestamp with a time zone, and delay a number of seconds")
             return column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
         if factor == 1:
-            raise Invalid(f"the column run_at has the type {kind}: a timestamp is wanted")
+            raise Invalid(f"the column run_at has the type {kind}: it must be a timestamp")
         if pa.types.is_duration(kind):
             return column.cast(pa.duration("ms"), safe=False).cast(pa.int64())
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
-            raise Invalid(f"the column delay has the type {kind}: a number of seconds is wanted")
+            raise Invalid(f"the column delay has the type {kind}: it must be a number of seconds")
         scaled = pc.round(pc.multiply(column.cast(pa.float64(), safe=False), float(factor)))
         # NaN and very large numbers count as too long.
         known = pc.and_(pc.is_finite(scaled), pc.less(pc.abs(scaled), 2.0**62))
@@ -151,7 +151,7 @@ class Rules:
         if column is None:
             return pa.nulls(n, pa.string())
         if not pa.types.is_map(column.type):
-            raise Invalid(f"the column headers has the type {column.type}: a map of text to text is wanted")
+            raise Invalid(f"the column headers has the type {column.type}: it must be a map of text to text")
         made: list[str | None] = []
         for i, value in enumerate(column.to_pylist()):
             pairs = dict(value or ())
@@ -173,7 +173,7 @@ def text(column: pa.Array | None, n: int, default: str | None = None) -> pa.Arra
     if column is None:
         return pa.array([default] * n, pa.string())
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        raise Invalid(f"queue, dedup and group are text, not {column.type}")
+        raise Invalid(f"queue, dedup and group must be text, not {column.type}")
     column = column.cast(pa.string())
     return column if default is None else pc.fill_null(column, default)
 
@@ -182,7 +182,7 @@ def whole(name: str, column: pa.Array | None, n: int) -> pa.Array:
     if column is None:
         return pa.nulls(n, pa.int64())
     if not pa.types.is_integer(column.type):
-        raise Invalid(f"the column {name} has the type {column.type}: a whole number is wanted")
+        raise Invalid(f"the column {name} has the type {column.type}: it must be a whole number")
     return column.cast(pa.int64())
 
 

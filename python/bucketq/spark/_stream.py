@@ -123,9 +123,9 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
                 )
         self.wanted = Wanted.of_options(source.options)
         if self.start not in ("earliest", "latest"):
-            raise Invalid(f"the option start is earliest or latest, not {self.start!r}", "option")
+            raise Invalid(f"the option start must be earliest or latest, not {self.start!r}", "option")
         if self.on_loss not in ("fail", "ignore"):
-            raise Invalid(f"the option onLoss is fail or ignore, not {self.on_loss!r}", "option")
+            raise Invalid(f"the option onLoss must be fail or ignore, not {self.on_loss!r}", "option")
         self.group = os.urandom(8)
         self.target: Any = None
         self.version: str | None = None
@@ -297,8 +297,8 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         table = pa.concat_tables(tables) if tables else None
         if table is None or table.num_rows != to.staged:
             raise NotFound(
-                f"rows of the batch up to {to.seq} are gone: they were staged more than seven days ago, and have left "
-                "the queue since; begin with a new checkpoint",
+                f"rows of the batch up to {to.seq} were deleted: they were staged more than seven days ago, and have "
+                "left the queue since; begin with a new checkpoint",
                 "collected",
             )
         return self.stage(table, pinned.file_id)
@@ -393,5 +393,7 @@ def seconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 3600:
-        raise Invalid(f"the option pollSeconds is a number of seconds below an hour, not {text!r}", "option")
+        raise Invalid(
+            f"the option pollSeconds must be a number of seconds below an hour, not {text!r}", "option"
+        )
     return value

@@ -158,7 +158,7 @@ def meets(wanted: Range, first: int, last: int) -> bool:
 
 def place(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise Invalid(f"the option {name} is a finish_seq, a whole number, not {text!r}", "option")
+        raise Invalid(f"the option {name} must be a finish_seq, a whole number, not {text!r}", "option")
     return int(text)
 
 
@@ -168,6 +168,8 @@ def moment(name: str, text: str) -> datetime:
     except ValueError:
         found = None
     if found is None or found.tzinfo is None:
-        told = f"the option {name} is a time with its zone, such as 2026-01-31T12:00:00+00:00, not {text!r}"
+        told = (
+            f"the option {name} must be a time with its zone, such as 2026-01-31T12:00:00+00:00, not {text!r}"
+        )
         raise Invalid(told, "option")
     return found

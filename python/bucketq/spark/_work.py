@@ -78,7 +78,7 @@ def process(
     not wait for them.
     """
     if how not in ("job", "pandas"):
-        raise Invalid(f"how is 'job' or 'pandas', not {how!r}")
+        raise Invalid(f"how must be 'job' or 'pandas', not {how!r}")
     place = Place.of(url, settings or {})
     # Raises if the queue file does not exist: this must not create it.
     place.objects().head().wait()

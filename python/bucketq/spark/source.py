@@ -47,7 +47,7 @@ class Source(ds.DataSource):
         if text is None:
             return default
         if not text.isascii() or not text.isdigit() or int(text) < 1:
-            raise Invalid(f"the option {name} is a whole number from 1 on, not {text!r}", "option")
+            raise Invalid(f"the option {name} must be a whole number from 1 on, not {text!r}", "option")
         return int(text)
 
     @property

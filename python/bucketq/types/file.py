@@ -74,7 +74,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Unsynced:
-    """Pending changes; false when there are none."""
+    """Unpublished changes; false when there are none."""
 
     commits: int
     """Local commits."""

@@ -181,7 +181,7 @@ def test_what_makes_no_sense_is_refused_at_once(place, spark):
     ):
         with pytest.raises(Exception, match=f"(?s){told}"):
             place.frame(**options).collect()
-    with pytest.raises(Exception, match="memory:// lies in one"):
+    with pytest.raises(Exception, match="a memory:// queue file exists in only one"):
         spark.read.format("bucketq").option("url", "memory://x").load()
     with pytest.raises(Exception, match="there is no queue file none"):
         spark.read.format("bucketq").option("url", f"{place.url}-none/none").load()

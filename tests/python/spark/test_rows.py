@@ -40,16 +40,16 @@ def test_each_bad_row_is_told_with_its_reason():
         assert told(**{name: ["k", None, "", "ä" * 101]}) == [
             None, None, f"its {name} is empty: leave it null", f"its {name} has more than 200 bytes",
         ]  # fmt: skip
-    below, above = "its delay is below zero", "its delay is no number of seconds below a hundred years"
+    below, above = "its delay is below zero", "its delay is not a number of seconds below a hundred years"
     delays = [0.0, 1.5, None, -0.001, float("nan"), float("inf"), 1e300, 3.2e9, 3.0e9]
     assert told(delay=delays) == [None, None, None, below, above, above, above, above, None]
     assert told(delay=[0, -1, 2**62]) == [None, below, above]
-    outside = "its run_at lies outside the years 1970 to 9999"
+    outside = "its run_at is outside the years 1970 to 9999"
     times = [datetime(2030, 1, 1, tzinfo=UTC), datetime(1969, 12, 31, tzinfo=UTC), None]
     assert told(run_at=pa.array(times, AT)) == [None, outside, None]
     both = told(run_at=pa.array(times, AT), delay=[1, None, 1])
     assert both == ["it has both delay and run_at: give one", outside, None]
-    assert told(priority=[0, -(2**31), 2**31]) == [None, None, "its priority is no number of 32 bits"]
+    assert told(priority=[0, -(2**31), 2**31]) == [None, None, "its priority is not a 32-bit number"]
     few = "its max_attempts is below 1"
     assert told(max_attempts=[1, 0, -5, 2**31 - 1, None]) == [None, few, few, None, None]
     headers = pa.array(

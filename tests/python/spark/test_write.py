@@ -155,7 +155,7 @@ def test_a_write_that_ended_between_chunks_and_lost_its_plan_says_so_each_time(p
         aside = place.staged()
         assert aside
         for _ in range(2):
-            with pytest.raises(Exception, match="its plan is gone"):
+            with pytest.raises(Exception, match="its plan was deleted"):
                 write(place, frame, queue="mail", key="k", chunk=10)
             assert payloads(file, "mail") == list(range(20))
             assert set(aside) <= set(place.staged()), "the rows that are not enqueued are still there"
@@ -203,8 +203,8 @@ def test_frames_that_hold_no_jobs_are_refused_before_anything_runs(place, spark)
         (spark.range(1), {"queue": "mail"}, "a job has no column 'id'"),
         (spark.sql("SELECT 'a' AS payload"), {}, "no queue is named"),
         (spark.sql("SELECT 1 AS payload"), {"queue": "mail"}, "payload has the type int32"),
-        (spark.sql("SELECT 'a' AS payload, 'x' AS priority"), {"queue": "mail"}, "whole number is wanted"),
-        (spark.sql("SELECT 'a' AS payload, 1D AS run_at"), {"queue": "mail"}, "a timestamp is wanted"),
+        (spark.sql("SELECT 'a' AS payload, 'x' AS priority"), {"queue": "mail"}, "must be a whole number"),
+        (spark.sql("SELECT 'a' AS payload, 1D AS run_at"), {"queue": "mail"}, "must be a timestamp"),
         (spark.sql("SELECT 'a' AS payload"), {"queue": "n" * 300}, "queue"),
     ):
         source = Source(CaseInsensitiveDict(place.options(**options)))

@@ -18,7 +18,7 @@ struct Hold {
 
 /// The lines on one job.
 #[derive(Debug, Default)]
-struct Told {
+struct JobLines {
     enqueued: bool,
     holds: Vec<Hold>,
     /// Its end, and when the victim reported it.
@@ -28,7 +28,7 @@ struct Told {
 /// All lines.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    jobs: BTreeMap<String, Told>,
+    jobs: BTreeMap<String, JobLines>,
     /// Number of lines of each victim.
     noted: BTreeMap<u64, u64>,
     /// Events that must never happen, and did.
@@ -76,7 +76,7 @@ impl Ledger {
         self.noted.iter().filter(|(number, _)| **number != victim).map(|(_, lines)| lines).sum()
     }
 
-    fn job(&mut self, name: &str) -> &mut Told {
+    fn job(&mut self, name: &str) -> &mut JobLines {
         self.jobs.entry(name.to_owned()).or_default()
     }
 
@@ -89,7 +89,7 @@ impl Ledger {
 
     /// The victim is dead: it holds no job any more.
     pub fn died(&mut self, victim: u64, at_ms: i64) {
-        for hold in self.jobs.values_mut().flat_map(|told| &mut told.holds).filter(|h| h.victim == victim) {
+        for hold in self.jobs.values_mut().flat_map(|lines| &mut lines.holds).filter(|h| h.victim == victim) {
             hold.to_ms = hold.to_ms.min(at_ms);
         }
     }
@@ -97,31 +97,31 @@ impl Ledger {
     /// Compare with the jobs in the file at the end.
     pub fn judge(&mut self, there: &BTreeMap<String, Vec<State>>) -> Verdict {
         let mut verdict = Verdict::default();
-        for (name, told) in &mut self.jobs {
+        for (name, lines) in &mut self.jobs {
             let found = there.get(name).map_or(&[][..], Vec::as_slice);
-            verdict.acked += u64::from(told.enqueued) + told.ends.len() as u64;
-            if told.enqueued && found.is_empty() {
+            verdict.acked += u64::from(lines.enqueued) + lines.ends.len() as u64;
+            if lines.enqueued && found.is_empty() {
                 verdict.lost.push(format!("{name} was enqueued and is not there"));
             }
-            if let Some((end, _)) = told.ends.first()
+            if let Some((end, _)) = lines.ends.first()
                 && !found.contains(end)
             {
-                verdict.lost.push(format!("{name} was told to be {end:?} and is {found:?}"));
+                verdict.lost.push(format!("{name} was reported as {end:?} and is {found:?}"));
             }
             if found.len() > 1 {
                 verdict.doubled.push(format!("{name} is there {} times", found.len()));
             }
-            if told.ends.len() > 1 {
-                verdict.doubled.push(format!("{name} ended more than once: {:?}", told.ends));
+            if lines.ends.len() > 1 {
+                verdict.doubled.push(format!("{name} ended more than once: {:?}", lines.ends));
             }
-            told.holds.sort_by_key(|h| h.from_ms);
-            for (i, first) in told.holds.iter().enumerate() {
+            lines.holds.sort_by_key(|h| h.from_ms);
+            for (i, first) in lines.holds.iter().enumerate() {
                 let overlap = |later: &&Hold| later.from_ms + ROUNDING_MS < first.to_ms;
-                if let Some(second) = told.holds[i + 1..].iter().find(overlap) {
+                if let Some(second) = lines.holds[i + 1..].iter().find(overlap) {
                     verdict.doubled.push(format!("{name} is held twice: {first:?} and {second:?}"));
                 }
                 let after = |(_, at): &&(State, i64)| first.from_ms > at + ROUNDING_MS;
-                if let Some(end) = told.ends.iter().find(after) {
+                if let Some(end) = lines.ends.iter().find(after) {
                     verdict.doubled.push(format!("{name} was claimed after its end {end:?}: {first:?}"));
                 }
             }

@@ -84,7 +84,7 @@ pub fn decode(what: &str, bytes: &[u8], r: &BaseRef, max_pages: u32) -> Result<P
             if size > most as u64 || !can_hold(bytes.len(), size) {
                 return Err(corrupt(
                     what,
-                    "it states no size, or one beyond its bytes or the size limit of the queue file",
+                    "its stated size is missing, or beyond its bytes or the size limit of the queue file",
                 ));
             }
             let image = zstd::bulk::decompress(bytes, size as usize)

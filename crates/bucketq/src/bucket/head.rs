@@ -375,7 +375,7 @@ impl Head {
             || (self.base.len == 0) != (self.base.seq == 0)
         {
             return bad(
-                "its base cannot be: of a later commit, of an unknown codec, or empty and not at the start",
+                "its base is impossible: of a later commit, of an unknown codec, or empty and not at the start",
             );
         }
         let seqs = [self.gc_floor, self.floor_candidate, self.forgotten_seq];
@@ -384,7 +384,7 @@ impl Head {
             || !self.writers.iter().all(|e| known(e.seq))
             || !self.retired.iter().all(|r| known(r.at))
         {
-            return bad("it speaks of commits after its newest one");
+            return bad("it mentions commits after its newest one");
         }
         if !self.writers.is_sorted_by(|a, b| a.id < b.id) {
             return bad("its writers are not in order, or one is listed twice");
@@ -392,14 +392,14 @@ impl Head {
         let mut next: Option<u64> = None;
         for s in &self.segments {
             if s.from > s.to || next.is_some_and(|n| n != s.from) {
-                return bad("its segments are not one chain");
+                return bad("its segments do not form one chain");
             }
             next = s.to.checked_add(1);
         }
         let mut id: Option<[u8; 16]> = None;
         for r in &self.tail {
             if next.is_some_and(|n| n != r.seq) || id.is_some_and(|i| i != r.prev_commit_id) {
-                return bad("its tail is not one chain");
+                return bad("its tail does not form one chain");
             }
             next = r.seq.checked_add(1);
             id = Some(r.commit_id);

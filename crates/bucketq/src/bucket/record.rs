@@ -95,7 +95,7 @@ impl Record {
         // A delta has at most every page twice: do not allocate memory for a larger claim.
         let most = u64::from(max_pages) * 4200 + 4096;
         if u64::from(self.raw_len) > most {
-            return Err(corrupt(&what, "it claims to be larger than the size limit of the queue file"));
+            return Err(corrupt(&what, "it states a size over the limit of the queue file"));
         }
         match self.codec {
             CODEC_NONE if self.frame.len() == self.raw_len as usize => Delta::decode(&self.frame, max_pages),
@@ -103,11 +103,13 @@ impl Record {
                 let raw = zstd::bulk::decompress(&self.frame, self.raw_len as usize)
                     .map_err(|e| corrupt(&what, "it does not decompress").because(e))?;
                 if raw.len() != self.raw_len as usize {
-                    return Err(corrupt(&what, "it decompresses to another length than it states"));
+                    return Err(corrupt(&what, "its decompressed length is not the stated one"));
                 }
                 Delta::decode(&raw, max_pages)
             }
-            CODEC_NONE | CODEC_ZSTD => Err(corrupt(&what, "its bytes cannot have the length it states")),
+            CODEC_NONE | CODEC_ZSTD => {
+                Err(corrupt(&what, "its bytes cannot decompress to the stated length"))
+            }
             other => Err(corrupt(&what, &format!("its codec {other} is not known"))),
         }
     }

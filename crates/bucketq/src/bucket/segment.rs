@@ -63,13 +63,13 @@ pub fn decode(
         if let Some(last) = records.last()
             && (Some(record.seq) != last.seq.checked_add(1) || record.prev_commit_id != last.commit_id)
         {
-            return Err(corrupt(what, "its records are not one chain"));
+            return Err(corrupt(what, "its records do not form one chain"));
         }
         records.push(record);
     }
     rd.end()?;
     if records.first().map(|r| r.seq) != Some(r.from) || records.last().map(|r| r.seq) != Some(r.to) {
-        return Err(corrupt(what, "it holds other commits than HEAD says"));
+        return Err(corrupt(what, "its commits are not those that HEAD names"));
     }
     Ok(records)
 }

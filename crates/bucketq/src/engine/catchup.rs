@@ -93,7 +93,7 @@ impl Source {
             Got::Object { bytes, .. } => Ok(bytes),
             Got::Absent { .. } => Err(FetchError::Missing(key.to_owned())),
             Got::Unchanged { .. } => {
-                Err(corrupt(key, "the store calls it unchanged though nothing was known").into())
+                Err(corrupt(key, "the store replied \"not modified\" to an unconditional GET").into())
             }
         }
     }
@@ -143,7 +143,7 @@ impl Source {
             || out.last().is_none_or(|r| r.commit_id != head.commit_id)
         {
             return Err(
-                corrupt(&keys::head(&self.name), "its segments and its tail are not one chain").into()
+                corrupt(&keys::head(&self.name), "its segments and its tail do not form one chain").into()
             );
         }
         Ok(Some(out))
@@ -209,7 +209,7 @@ fn verify(pages: &Pages, head: &Head, name: &str) -> Result<()> {
     if pages.page_count() != head.page_count || pages.checksum().0 != head.checksum {
         return Err(corrupt(
             &keys::head(name),
-            &format!("the database at commit {} does not have the checksum it should have", head.commit_seq),
+            &format!("the database at commit {} has another checksum than its record", head.commit_seq),
         ));
     }
     Ok(())

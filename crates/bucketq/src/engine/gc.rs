@@ -16,10 +16,11 @@ use crate::bucket::head::{Head, Retired};
 use crate::bucket::keys::{self, Object};
 use crate::bucket::wire::corrupt;
 use crate::bytes::store::{Got, Listed, Store};
+use crate::bytes::wrap::limited::within;
 use crate::engine::catchup::absent_head;
 use crate::noun::config::Options;
 use crate::noun::env::Env;
-use crate::noun::error::{Code, Error, Result};
+use crate::noun::error::Result;
 use crate::noun::life::Archived;
 use crate::noun::query::Collected;
 
@@ -174,7 +175,7 @@ impl CollectorInner {
         match &done {
             Ok(c) => tracing::debug!(floor = c.floor, objects = c.objects, bytes = c.bytes, "collected"),
             Err(error) => {
-                tracing::warn!(%error, "nothing could be collected; it is tried again at the next floor");
+                tracing::warn!(%error, "a collection failed; the next one starts when the floor rises again");
             }
         }
         if let Some(reply) = order.reply {
@@ -274,17 +275,10 @@ impl CollectorInner {
             && head.lineage_id == known.lineage_id
             && head.commit_seq >= known.commit_seq
             && head.commit_id_at(known.commit_seq).is_none_or(|id| id == known.commit_id);
-        if continues { Ok(head) } else { Err(corrupt(&key, "it does not continue what was known")) }
+        if continues { Ok(head) } else { Err(corrupt(&key, "it does not continue the known HEAD")) }
     }
 
     async fn within<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
-        let limit = self.options.deadline / 3;
-        tokio::select! {
-            biased;
-            done = request => done,
-            () = self.env.sleep(limit) => {
-                Err(Error::new(Code::Unreachable, format!("the store did not reply within {limit:?}")))
-            }
-        }
+        within(&self.env, self.options.deadline / 3, request).await
     }
 }

@@ -29,7 +29,7 @@ pub(crate) async fn history(source: Source, mut head: Head, limit: u32) -> Resul
             _ => return Err(absent_head(&key)),
         };
         if newer.commit_id == head.commit_id || tries == TRIES {
-            return Err(corrupt(&missing, "HEAD refers to it and it is not there"));
+            return Err(corrupt(&missing, "HEAD refers to it, and it does not exist"));
         }
         head = newer;
     }

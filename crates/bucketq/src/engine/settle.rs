@@ -83,7 +83,7 @@ impl Shown {
         let other = now.commit_id_at(self.commit_seq).is_some_and(|id| id != self.commit_id);
         if now.commit_seq < self.commit_seq || other {
             return Err(rolled(&format!(
-                "HEAD is at commit {} and was shown at {}: an old one was put back",
+                "HEAD is at commit {} although a read has shown commit {}: an old HEAD was put back",
                 now.commit_seq, self.commit_seq
             )));
         }
@@ -95,7 +95,7 @@ fn rolled(what: &str) -> Error {
     Error::new(
         Code::RolledBack,
         format!(
-            "the queue file went back or was replaced: {what}; this process writes nothing more: open it again after a look"
+            "the queue file was rolled back or replaced: {what}; this process writes nothing more. Check the queue file, then open it again"
         ),
     )
 }
@@ -117,7 +117,7 @@ pub fn continues(
     }
     if now.commit_seq < known.commit_seq {
         return Err(rolled(&format!(
-            "HEAD is at commit {} where {} was known",
+            "HEAD is at commit {}, and this process knows commit {}",
             now.commit_seq, known.commit_seq
         )));
     }
@@ -141,7 +141,7 @@ pub fn continues(
     }
     match commit_id_at(now, logged, known.commit_seq) {
         Some(id) if id != known.commit_id => {
-            return Err(rolled(&format!("another commit stands at {}", known.commit_seq)));
+            return Err(rolled(&format!("HEAD has another commit {}", known.commit_seq)));
         }
         _ => {}
     }

@@ -331,7 +331,7 @@ impl Timekeeper {
             None => Error::new(
                 Code::ClockSkew,
                 format!(
-                    "{what}, and the store did not tell its time often enough since: nothing is committed. Try again"
+                    "{what}, and the store did not report its time often enough since: nothing is committed. Try again"
                 ),
             ),
         }

@@ -1,8 +1,8 @@
 //! Whether a queue in object storage suits a workload: the fit model, pure arithmetic. No I/O, no clock.
 //!
 //! [`evaluate`] returns the verdicts of the plain model and of this engine, requests and cost of a month compared with
-//! SQS, and all of it at ten times the load. docs/fit.md has the formulas. The web page and the Python module are the
-//! same model; `fit-calculator/cases.json` keeps the three equal.
+//! SQS, and all of it at ten times the load. docs/fit.md has the formulas. Python calls this module. The web page has the
+//! same model in JavaScript; `fit-calculator/cases.json`, computed independently, keeps both right.
 
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +66,14 @@ macro_rules! inputs {
             /// Returns the values, in the order of [`RULES`].
             pub fn values(&self) -> Vec<f64> {
                 vec![$(self.$name),*]
+            }
+
+            /// Returns the inputs with these values, in the order of [`RULES`]; `None` unless there is one for each.
+            pub fn from_values(values: &[f64]) -> Option<Self> {
+                match values {
+                    [$($name),*] => Some(Self { $($name: *$name),* }),
+                    _ => None,
+                }
             }
         }
     };

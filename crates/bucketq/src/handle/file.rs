@@ -141,7 +141,7 @@ impl QueueFile {
         if self.door()?.env.monotonic() >= deadline {
             return Err(Error::new(
                 Code::LeaseLost,
-                "the lease was extended, but the answer came after it had run out",
+                "the lease was extended, but the reply came after it had run out",
             ));
         }
         Ok(deadline)
@@ -331,7 +331,7 @@ pub(crate) fn check(door: &Door, op: &Op) -> Result<()> {
     let least = 2 * i64::from(door.info.max_skew_ms);
     if let Some(lease_ms) = op.parts().iter().filter_map(Op::lease_ms).find(|ms| *ms <= least) {
         return Err(Error::invalid(format!(
-            "a lease of {lease_ms} ms is too short: it must be longer than {least} ms, twice the clock difference this queue file is made for"
+            "a lease of {lease_ms} ms is too short: it must be longer than {least} ms, twice the max_skew of this queue file"
         )));
     }
     Ok(())

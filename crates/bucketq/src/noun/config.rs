@@ -102,7 +102,7 @@ pub enum Mode {
 }
 
 /// When Local mode syncs to disk. A killed process never loses anything; this matters for power cuts and crashes of the
-/// operating system. Pending changes are on the disk before a body with them is sent.
+/// operating system. Unpublished changes are on the disk before a body with them is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fsync {
     /// Before a call returns: no acknowledged call is lost.
@@ -227,54 +227,54 @@ impl Options {
     pub fn check(&self) -> Result<()> {
         let bad = |what: &str| Err(Error::new(Code::Option, what.to_owned()));
         if self.max_payload > MAX_PAYLOAD_CEILING {
-            return bad("max_payload is at most 16 MiB");
+            return bad("max_payload must be at most 16 MiB");
         }
         if self.max_file < 256 * 1024 || self.max_file > 64 * 1024 * 1024 * 1024 {
-            return bad("max_file lies between 256 KiB and 64 GiB");
+            return bad("max_file must be between 256 KiB and 64 GiB");
         }
         if self.max_skew.is_some_and(|s| s > Duration::from_hours(1)) {
-            return bad("max_skew is at most one hour");
+            return bad("max_skew must be at most one hour");
         }
         if self.deadline.is_zero() || self.deadline > Duration::from_hours(1) {
-            return bad("deadline lies between 1 ms and one hour");
+            return bad("deadline must be between 1 ms and one hour");
         }
         if self.commit_interval > Duration::from_mins(1) || self.commit_interval > self.deadline / 2 {
-            return bad("commit_interval is at most one minute and half the deadline");
+            return bad("commit_interval must be at most one minute, and at most half the deadline");
         }
         if self.gather_percent > 100 || self.gather_max > Duration::from_secs(1) {
-            return bad("gather_percent is at most 100 and gather_max at most one second");
+            return bad("gather_percent must be at most 100, and gather_max at most one second");
         }
         if self.mailbox == 0 || self.mailbox_bytes == 0 {
-            return bad("mailbox and mailbox_bytes are at least 1");
+            return bad("mailbox and mailbox_bytes must be at least 1");
         }
         if self.tail < 1024 || self.max_head < self.tail + 20 * 1024 || self.max_head > MAX_HEAD {
-            return bad("tail is at least 1 KiB and max_head at least 20 KiB more, at most 1 MiB");
+            return bad("tail must be at least 1 KiB, and max_head at least 20 KiB more and at most 1 MiB");
         }
         if self.base_after < 4096 {
-            return bad("base_after is at least 4 KiB");
+            return bad("base_after must be at least 4 KiB");
         }
         if self.grace < self.deadline || self.grace > Duration::from_hours(24 * 366) {
             return bad(
-                "grace is at least the deadline, so that who has read HEAD finds what it names, and at most a year",
+                "grace must be at least the deadline, so that a process that has read HEAD finds the objects that HEAD names, and at most a year",
             );
         }
         if self.archive_every < Duration::from_millis(1)
             || self.archive_every > Duration::from_hours(24 * 366)
         {
-            return bad("archive_every lies between 1 ms and a year");
+            return bad("archive_every must be between 1 ms and a year");
         }
         if self.poll_min.is_zero() || self.poll_max < self.poll_min {
-            return bad("poll_min is more than zero and at most poll_max");
+            return bad("poll_min must be more than zero and at most poll_max");
         }
         if matches!(self.fsync, Fsync::Interval(every) if every.is_zero() || every > Duration::from_hours(1))
         {
-            return bad("fsync takes an interval of more than zero and at most one hour");
+            return bad("the interval of fsync must be more than zero and at most one hour");
         }
         if self.read_only && self.mode == Mode::Local {
-            return bad("read_only is for Durable mode: a local state is there to be changed");
+            return bad("read_only needs Durable mode: a handle in Local mode writes its local state");
         }
         if self.copy_interval < Duration::from_millis(1) {
-            return bad("copy_interval is at least 1 ms");
+            return bad("copy_interval must be at least 1 ms");
         }
         if self.s3.credentials.as_ref().is_some_and(|c| c.access_key.is_empty() || c.secret_key.is_empty()) {
             return bad("access_key and secret_key go together: give both or neither");

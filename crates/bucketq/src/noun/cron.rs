@@ -119,7 +119,7 @@ impl CronField {
         let by = match step.map(str::parse::<u64>) {
             None => 1,
             Some(Ok(by)) if by >= 1 && by <= self.to => by,
-            Some(_) => return Err(format!("the step in {text:?} is a number from 1 to {}", self.to)),
+            Some(_) => return Err(format!("the step in {text:?} must be a number from 1 to {}", self.to)),
         };
         let (from, to) = match range.split_once('-') {
             _ if range == "*" => (self.from, self.to),
@@ -138,6 +138,6 @@ impl CronField {
         let word = self.words.iter().position(|word| *word == text).map(|at| at as u64 + self.from);
         word.or_else(|| text.parse().ok())
             .filter(|value| (self.from..=self.to).contains(value))
-            .ok_or_else(|| format!("{text:?} is not from {} to {}", self.from, self.to))
+            .ok_or_else(|| format!("{text:?} is not between {} and {}", self.from, self.to))
     }
 }

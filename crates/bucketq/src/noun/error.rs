@@ -152,10 +152,10 @@ codes! {
     TooNew = "too_new": Corrupt => "Upgrade bucketq in this process; nothing is damaged.",
     /// The object is not a queue file.
     Foreign = "foreign": Corrupt => "Check the URL, or choose another name.",
-    /// The queue file went back behind a commit that this process knows.
+    /// The queue file is older than this process knows it: it was restored, or an old HEAD was put back.
     RolledBack = "rolled_back": Corrupt =>
         "After a restore or `fix-time`, open the queue file again; otherwise stop every process and restore.",
-    /// The HEAD of a queue file that this process knows is gone.
+    /// HEAD, the main object of a queue file that this process knows, was deleted.
     HeadMissing = "head_missing": Corrupt => "Undelete HEAD if the bucket keeps versions; otherwise restore.",
     /// The store lost a commit that it had acknowledged.
     StoreBroken = "store_broken": Corrupt => "Stop every process and restore on another store.",

@@ -209,7 +209,7 @@ impl Backoff {
                 span("back-off maximum", *max_ms, 0)?;
                 if *jitter_percent > 100 {
                     return Err(Error::invalid(format!(
-                        "jitter_percent is at most 100, not {jitter_percent}"
+                        "jitter_percent must be at most 100, not {jitter_percent}"
                     )));
                 }
                 Ok(())

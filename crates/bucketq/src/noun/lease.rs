@@ -28,7 +28,7 @@ impl std::str::FromStr for Token {
             if text.len() == 32 && text.is_ascii() { u128::from_str_radix(text, 16).ok() } else { None };
         parsed
             .map(|n| Self(n.to_be_bytes()))
-            .ok_or_else(|| crate::noun::error::Error::invalid("a lease token is 32 hexadecimal digits"))
+            .ok_or_else(|| crate::noun::error::Error::invalid("a lease token must be 32 hexadecimal digits"))
     }
 }
 

@@ -195,7 +195,7 @@ impl Policy {
     pub fn check(&self) -> Result<()> {
         let wrong = |what: String| Err(Error::new(Code::Policy, what));
         if self.max_attempts == 0 {
-            return wrong("max_attempts is at least 1".into());
+            return wrong("max_attempts must be at least 1".into());
         }
         self.backoff.check()?;
         if let Backoff::Linear { base_ms, max_ms } | Backoff::Exponential { base_ms, max_ms, .. } =
@@ -203,19 +203,19 @@ impl Policy {
             && base_ms > max_ms
         {
             return wrong(format!(
-                "a back-off that begins with {base_ms} ms is more than its maximum of {max_ms} ms: give a larger maximum"
+                "a back-off cannot begin with {base_ms} ms and have a maximum of {max_ms} ms: give a larger maximum"
             ));
         }
         span("lease_ms", self.lease_ms.unwrap_or(1), 1)?;
         span("dedup_window_ms", self.dedup_window_ms.unwrap_or(1), 1)?;
         if self.group_concurrency == 0 || self.group_concurrency > MAX_GROUP_CONCURRENCY {
             return wrong(format!(
-                "group_concurrency is 1 to {MAX_GROUP_CONCURRENCY}, not {}: to stop claims, pause the queue",
+                "group_concurrency must be 1 to {MAX_GROUP_CONCURRENCY}, not {}: to stop claims, pause the queue",
                 self.group_concurrency
             ));
         }
         if self.concurrency == Some(0) {
-            return wrong("concurrency is at least 1: to stop claims, pause the queue".into());
+            return wrong("concurrency must be at least 1: to stop claims, pause the queue".into());
         }
         if self.concurrency.is_some_and(|most| most < self.group_concurrency) {
             return wrong(format!(
@@ -229,7 +229,7 @@ impl Policy {
         }
         if self.keep > MAX_KEPT {
             return wrong(format!(
-                "keep is at most {MAX_KEPT}, not {}: archive what is to stay for longer",
+                "keep must be at most {MAX_KEPT}, not {}: archive jobs to keep them for longer",
                 self.keep
             ));
         }
@@ -242,9 +242,11 @@ impl Policy {
             );
         }
         match (self.max_pending, self.overflow) {
-            (Some(0), _) => wrong("max_pending is at least 1: to take no jobs, drain the queue".into()),
+            (Some(0), _) => {
+                wrong("max_pending must be at least 1: to accept no jobs, drain the queue".into())
+            }
             (None, Overflow::Block { .. } | Overflow::DropOldest) => {
-                wrong("overflow says what happens beyond max_pending: give max_pending too".into())
+                wrong("overflow needs max_pending: give both".into())
             }
             (_, Overflow::Block { timeout_ms }) => span("timeout_ms of overflow", timeout_ms, 0),
             _ => Ok(()),

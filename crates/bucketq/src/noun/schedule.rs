@@ -86,11 +86,11 @@ impl Timing {
     pub(crate) fn clock(&self, now_ms: i64) -> Result<ParsedTiming> {
         match self {
             Self::Every { every_ms, from_ms } => {
-                span("the distance of a schedule", *every_ms, 1)?;
+                span("the interval of a schedule", *every_ms, 1)?;
                 let from_ms = from_ms.unwrap_or(now_ms.saturating_add(*every_ms));
                 if !(0..=LAST_MS).contains(&from_ms) {
                     return Err(Error::invalid(format!(
-                        "the first time of a schedule, {from_ms} ms, lies outside the years 1970 to 9999"
+                        "the first time of a schedule, {from_ms} ms, is outside the years 1970 to 9999"
                     )));
                 }
                 Ok(ParsedTiming::Every { every_ms: *every_ms, from_ms })
@@ -104,7 +104,7 @@ impl Timing {
                 })?;
                 let clock = ParsedTiming::Cron { cron, zone };
                 clock.after(now_ms).map_or_else(
-                    || Err(Error::invalid(format!("there is no day on which {expression:?} comes round"))),
+                    || Err(Error::invalid(format!("no date matches {expression:?}"))),
                     |_| Ok(()),
                 )?;
                 Ok(clock)

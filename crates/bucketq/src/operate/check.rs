@@ -69,7 +69,7 @@ async fn whole(
     Err(Error::new(
         Code::Contended,
         format!(
-            "{name} changed {TRIES} times while it was read, and what was to be read was collected: check it again"
+            "writers replaced the HEAD of {name} {TRIES} times during the check and deleted the objects to be read: check it again"
         ),
     ))
 }
@@ -97,7 +97,7 @@ impl Checking<'_> {
             Ok(_) => Ok(None),
             // Too many bytes for this object: a problem like any other; nothing of it is decoded.
             Err(error) if error.code() == Code::Corrupt => {
-                self.problem(key, "it has the size it should have", error.message());
+                self.problem(key, "its size is possible for an object of its kind", error.message());
                 Ok(Some(Bytes::new()))
             }
             Err(error) => Err(error.during(format!("reading {key}"))),
@@ -164,7 +164,7 @@ impl Checking<'_> {
             let key = keys::base(&self.source.name, &head.file_id, head.base.seq, &head.base.rand);
             let read = self.read(&key, self.source.most_of_base(head)).await?;
             there &= read.is_some();
-            pages = self.decoded(&key, "the base is whole", read.as_ref(), |bytes| {
+            pages = self.decoded(&key, "the base is intact", read.as_ref(), |bytes| {
                 base::decode(&key, bytes, &head.base, self.source.max_pages)
             });
             self.report.referenced.add(head.base.len);
@@ -174,7 +174,7 @@ impl Checking<'_> {
             let key = keys::segment(&self.source.name, &head.file_id, s.from, s.to, &s.rand);
             let read = self.read(&key, s.len.into()).await?;
             there &= read.is_some();
-            let records = self.decoded(&key, "the segment is whole", read.as_ref(), |bytes| {
+            let records = self.decoded(&key, "the segment is intact", read.as_ref(), |bytes| {
                 segment::decode(&key, bytes, s, &head.file_id, &head.lineage_id)
             });
             self.report.referenced.add(u64::from(s.len));
@@ -191,7 +191,7 @@ impl Checking<'_> {
             None => self.problem(
                 DATABASE,
                 "the database can be built",
-                "what it is built from is damaged: its tables were not looked at",
+                "its base or a segment is damaged, so its tables were not checked",
             ),
         }
         Ok(there)
@@ -212,7 +212,7 @@ impl Checking<'_> {
                 None
             }
             None => {
-                self.problem(key, check, "HEAD refers to it and it is not there");
+                self.problem(key, check, "HEAD refers to it, and it does not exist");
                 None
             }
         }
@@ -250,14 +250,18 @@ impl Checking<'_> {
                 Ok(())
                     if (pages.page_count(), pages.checksum().0) != (record.page_count, record.checksum) =>
                 {
-                    "the database after it does not have the checksum it states".to_owned()
+                    "the database after it has another checksum".to_owned()
                 }
                 Ok(()) => {
                     self.report.commits += 1;
                     continue;
                 }
             };
-            self.problem(key, &format!("the delta of commit {} gives what it states", record.seq), found);
+            self.problem(
+                key,
+                &format!("the delta of commit {} leads to the checksum in its record", record.seq),
+                found,
+            );
             return None;
         }
         if (pages.page_count(), pages.checksum().0) != (head.page_count, head.checksum) {
@@ -320,9 +324,9 @@ impl Checking<'_> {
             let key = keys::archive(&self.source.name, &keys::hex(&a.file), a.seq, &a.rand);
             let read = self.read(&key, a.bytes).await?;
             there &= read.is_some();
-            self.decoded(&key, "the archive object is what was listed", read.as_ref(), |bytes| {
+            self.decoded(&key, "the archive object equals its entry in the list", read.as_ref(), |bytes| {
                 let whole = bytes.len() as u64 == a.bytes && hash(bytes) == a.hash;
-                if whole { Ok(()) } else { Err(Error::new(Code::Corrupt, "its length or hash is another")) }
+                if whole { Ok(()) } else { Err(Error::new(Code::Corrupt, "its length or hash differs")) }
             });
             self.report.referenced.add(a.bytes);
         }
@@ -372,7 +376,7 @@ impl Checking<'_> {
             match sound {
                 Ok(()) => self.report.sound_objects.push(key),
                 Err(error) if error.kind() == Kind::Corrupt => {
-                    self.problem(&key, "it is whole in itself", error.message());
+                    self.problem(&key, "it is intact", error.message());
                 }
                 Err(error) => return Err(error),
             }
@@ -438,7 +442,7 @@ fn alone(bytes: &Bytes, object: Object, max_pages: u32) -> Result<()> {
             let r = BaseRef { seq, rand: [0; 8], codec, len: bytes.len() as u64, hash: hash(bytes) };
             let looked = look(base::decode("it", bytes, &r, max_pages)?, max_pages, Some(seq), 0)?;
             looked.violations.first().map_or(Ok(()), |u| {
-                Err(Error::new(Code::Corrupt, format!("{}, but not: {}", u.rule, u.what)))
+                Err(Error::new(Code::Corrupt, format!("it breaks the rule that {}: {}", u.rule, u.what)))
             })
         }
         // Their rows are not checked here; a Parquet footer shows readers whether the object is whole.

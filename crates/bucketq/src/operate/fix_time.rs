@@ -84,7 +84,7 @@ async fn run(
     env: Env,
 ) -> Result<FixedTime> {
     if options.read_only && !only_look {
-        return Err(Error::new(Code::ReadOnly, "fixing the time writes, and the options say read_only"));
+        return Err(Error::new(Code::ReadOnly, "fix_time writes, and the option read_only forbids that"));
     }
     // Never create a missing queue file.
     options.create = false;
@@ -99,7 +99,7 @@ async fn run(
             return Err(Error::new(
                 Code::Corrupt,
                 format!(
-                    "{} cannot be read, so its time is not known: restore the queue file",
+                    "{} cannot be read, so the time of the queue file is unknown: restore the queue file",
                     keys::head(name)
                 ),
             ));
@@ -124,12 +124,12 @@ async fn run(
             Err(FetchError::Missing(key)) if !restoring.is_late() => {
                 let now = restoring.before().await?;
                 if now.version == before.version {
-                    return Err(corrupt(&key, "HEAD refers to it and it is not there"));
+                    return Err(corrupt(&key, "HEAD refers to it, and it does not exist"));
                 }
                 continue;
             }
             Err(FetchError::Missing(key)) => {
-                return Err(corrupt(&key, "HEAD refers to it and it is not there"));
+                return Err(corrupt(&key, "HEAD refers to it, and it does not exist"));
             }
             Err(FetchError::Error(error)) => return Err(error),
         };
@@ -157,7 +157,7 @@ async fn publish(
     match restoring.send(&head, &expect).await? {
         Sent::Stored => Ok(Some(head.commit_seq)),
         Sent::Lost if restoring.is_late() => {
-            let what = "others committed faster than the time could be fixed: stop them first";
+            let what = "other writers committed during every try to fix the time: stop them first";
             Err(Error::new(Code::Contended, what))
         }
         Sent::Lost => {

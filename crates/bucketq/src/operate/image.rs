@@ -36,7 +36,7 @@ pub(super) fn read(path: &Path, max_pages: u32) -> Result<Sound> {
         let beside = PathBuf::from(beside);
         if fs::metadata(&beside).is_ok_and(|m| m.len() > 0) {
             return refuse(format!(
-                "{} holds changes that are not in it; let sqlite3 open and close it first",
+                "{} holds changes that are not in the image yet: open the image with sqlite3 and close it first",
                 beside.display()
             ));
         }
@@ -73,7 +73,7 @@ pub(super) fn read(path: &Path, max_pages: u32) -> Result<Sound> {
             1 => String::new(),
             n => format!(", and {} findings more", n - 1),
         };
-        return refuse(format!("{}, but not: {}{others}", first.rule, first.what));
+        return refuse(format!("it breaks the rule that {}: {}{others}", first.rule, first.what));
     }
     Ok(Sound { pages: image, jobs: looked.jobs, newest: looked.newest })
 }

@@ -66,7 +66,7 @@ impl Objects {
         let got = self.within("reading an object", self.source.store.get(key, None)).await?;
         let Got::Object { bytes, .. } = got else { return Ok(None) };
         if expected.is_some_and(|expected| expected != hash(&bytes)) {
-            return Err(corrupt(key, "its hash is not the one it was listed with"));
+            return Err(corrupt(key, "its hash differs from the one in the list"));
         }
         Ok(Some(bytes))
     }
@@ -75,7 +75,7 @@ impl Objects {
     /// object is collected after [`keys::STAGED_MS`].
     pub async fn stage(&self, file_id: &[u8; 16], group: &[u8; 8], bytes: Bytes) -> Result<String> {
         let key = keys::stage(&self.source.name, file_id, group, self.env.wall_ms(), &self.env.bytes());
-        self.within("putting an object aside", self.source.store.put_new(&key, bytes)).await?;
+        self.within("uploading a temporary object", self.source.store.put_new(&key, bytes)).await?;
         Ok(key)
     }
 

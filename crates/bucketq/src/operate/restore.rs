@@ -97,7 +97,7 @@ async fn run(
 ) -> Result<Restored> {
     let stores: Vec<_> = stores.into_iter().map(|store| call_limit.over_store(store)).collect();
     if options.read_only {
-        return Err(Error::new(Code::ReadOnly, "a restore writes, and the options say read_only"));
+        return Err(Error::new(Code::ReadOnly, "a restore writes, and the option read_only forbids that"));
     }
     let max_pages = u32::try_from(options.max_file / PAGE as u64).unwrap_or(u32::MAX - 1);
     let from = path.to_owned();
@@ -217,7 +217,7 @@ impl Restoring {
                 });
             }
             if self.is_late() {
-                let what = "others committed faster than the image could be put in place: stop them first";
+                let what = "other writers committed during every try to restore: stop them first";
                 return Err(Error::new(Code::Contended, what));
             }
             self.pause().await;
@@ -297,9 +297,8 @@ impl Restoring {
         }
         let seq = above.saturating_add(ahead);
         if seq >= MAX_SEQ {
-            let what = format!(
-                "the image or the queue file speaks of commit {above}, which leaves no number above it"
-            );
+            let what =
+                format!("the image or the queue file mentions commit {above}, and no higher number exists");
             return Err(Error::new(Code::Image, what));
         }
         let rand: [u8; 8] = self.env.bytes();

@@ -68,6 +68,13 @@ impl Actor<Durable> {
         }
     }
 
+    /// P9, P10: returns whether `settle()` makes no commit.
+    pub(super) fn settles_by_reading(&self) -> bool {
+        let options = &self.options;
+        let opened = is(options, Broken::OpeningSettles) && !self.identity.has_stored();
+        opened || is(options, Broken::SettleOnlyReads)
+    }
+
     /// P3: returns "not applied" to callers without knowing it.
     pub(super) async fn pretend_failed(&mut self, changes: PageChanges) -> Pushed {
         self.undo(changes);

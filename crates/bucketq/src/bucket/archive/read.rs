@@ -30,7 +30,7 @@ pub struct About {
 pub fn decode(what: &str, bytes: Bytes) -> Result<(About, Vec<Life>)> {
     // The parquet crate panics on some invalid files, such as one with columns that begin before the file.
     catch_unwind(AssertUnwindSafe(|| read(what, bytes)))
-        .unwrap_or_else(|_| Err(corrupt(what, "it makes no sense as a Parquet file")))
+        .unwrap_or_else(|_| Err(corrupt(what, "it is not a valid Parquet file")))
 }
 
 fn read(what: &str, bytes: Bytes) -> Result<(About, Vec<Life>)> {

@@ -26,25 +26,21 @@ fn of_queues(page: &mut MetricsText, stats: &Stats) {
     for queue in &stats.queues {
         page.line("bucketq_expired_jobs", &[("queue", &queue.name)], queue.expired);
     }
-    page.family(
-        "bucketq_oldest_ready_seconds",
-        "gauge",
-        "How long the job has waited that could be claimed first.",
-    );
+    page.family("bucketq_oldest_ready_seconds", "gauge", "How long the next job to be claimed has waited.");
     for queue in &stats.queues {
         let seconds = queue.oldest_ready_ms.unwrap_or(0) as f64 / 1_000.0;
         page.line("bucketq_oldest_ready_seconds", &[("queue", &queue.name)], seconds);
     }
-    page.single("bucketq_commit_seq", "gauge", "Number of the newest commit known.", stats.commit_seq);
+    page.single("bucketq_commit_seq", "gauge", "Number of the newest known commit.", stats.commit_seq);
     page.single("bucketq_pages", "gauge", "Pages of the database, 4,096 bytes each.", stats.pages);
-    page.single("bucketq_free_pages", "gauge", "Pages of the database that hold nothing.", stats.free_pages);
+    page.single("bucketq_free_pages", "gauge", "Empty pages of the database.", stats.free_pages);
 }
 
 fn of_times(page: &mut MetricsText, h: &Histograms) {
     let seconds = [
         ("bucketq_wait_seconds", "From when a job could run until it was claimed.", &h.wait_ms),
         ("bucketq_run_seconds", "From a job's claim to its ack.", &h.run_ms),
-        ("bucketq_commit_seconds", "From the first op of a commit to the answer of the store.", &h.commit_ms),
+        ("bucketq_commit_seconds", "From the first op of a commit to the reply of the store.", &h.commit_ms),
     ];
     for (name, help, histogram) in seconds {
         page.histogram(name, help, histogram, 1_000.0);
@@ -57,9 +53,9 @@ fn of_requests(page: &mut MetricsText, m: &Metrics) {
         ("bucketq_commits_total", "Commits stored.", m.commits),
         ("bucketq_ops_total", "Ops in those commits.", m.ops),
         ("bucketq_delta_bytes_total", "Bytes of their deltas.", m.delta_bytes),
-        ("bucketq_resends_total", "Commits sent again as they were.", m.resends),
+        ("bucketq_resends_total", "Commits sent again unchanged.", m.resends),
         ("bucketq_unknown_total", "Commits whose outcome could not be known.", m.unknown),
-        ("bucketq_caught_up_total", "Commits of others taken over.", m.caught_up),
+        ("bucketq_caught_up_total", "Commits of other writers, applied here.", m.caught_up),
         ("bucketq_local_commits_total", "Commits to the local log.", m.local_commits),
         ("bucketq_handed_back_total", "Claims handed back because their caller had gone.", m.handed_back),
         (
@@ -69,7 +65,7 @@ fn of_requests(page: &mut MetricsText, m: &Metrics) {
         ),
         ("bucketq_archived_jobs_total", "Jobs that this process archived.", m.archived_jobs),
         ("bucketq_events_missed_total", "Events that listeners were too slow for.", m.events_missed),
-        ("bucketq_events_failed_total", "Events that listeners failed over.", m.events_failed),
+        ("bucketq_events_failed_total", "Events on which a listener raised an error.", m.events_failed),
     ];
     for (name, help, value) in counters {
         page.single(name, "counter", help, value);
@@ -77,7 +73,7 @@ fn of_requests(page: &mut MetricsText, m: &Metrics) {
     page.family(
         "bucketq_conflicts_total",
         "counter",
-        "Commits lost to another writer, by what the store said to them.",
+        "Commits lost to another writer, by the reply of the store.",
     );
     for (cause, n) in [("race", m.conflicts - m.conflicts_unanswered), ("unanswered", m.conflicts_unanswered)]
     {

@@ -59,7 +59,7 @@ impl FileStore {
     pub fn open_read_only(dir: &Path, env: &Env) -> Result<Self> {
         let dir = fs::canonicalize(dir).map_err(|e| failed("open the directory", dir, &e))?;
         if !dir.is_dir() {
-            let what = format!("{} is a file, and a directory was wanted", dir.display());
+            let what = format!("{} is a file and not a directory", dir.display());
             return Err(Error::new(Code::NoSuchBucket, what));
         }
         let inner = FileStoreInner {
@@ -311,7 +311,7 @@ fn stuck(path: &Path, whose: Option<u32>) -> Error {
     Error::new(
         Code::Locked,
         format!(
-            "{who} has locked {} and does not go on: if it is stopped, continue it or end it, then call again",
+            "{who} has locked {} and does not continue: if that process is stopped, resume or end it, then call again",
             path.display()
         ),
     )

@@ -164,7 +164,7 @@ pub async fn measure(
     let clean = CallLimit::new(env, left.max(deadline / 20));
     let heard = clean.over_store(Arc::clone(store));
     let deletes = async { Ok(join_all(run.keys.iter().map(|key| heard.delete(key))).await) };
-    for deleted in clean.run("removing what was written", deletes).await.unwrap_or_else(|e| vec![Err(e)]) {
+    for deleted in clean.run("deleting the written objects", deletes).await.unwrap_or_else(|e| vec![Err(e)]) {
         if let Err(error) = deleted {
             tracing::warn!(%error, "the measurement could not remove an object");
         }
@@ -235,7 +235,7 @@ impl Measurement<'_> {
                 limit = if self.throttled > before { per_second } else { 0.0 };
             }
             let get = self.gets("GET", &key, None, samples).await?;
-            let unchanged = self.gets("GET of what has not changed", &key, Some(&version), samples).await?;
+            let unchanged = self.gets("GET of an unchanged object", &key, Some(&version), samples).await?;
             sizes.push(BySize { bytes: size as u64, put, get, unchanged });
         }
         let moved = self.throughput().await?;
@@ -274,7 +274,7 @@ impl Measurement<'_> {
                         return Err(error);
                     }
                     self.env.sleep(retry_after.unwrap_or(PAUSE.0).min(PAUSE.1)).await;
-                    // The body may have been written all the same.
+                    // The body may have been written nevertheless.
                     expect = match self.store.get(&key, None).await? {
                         Got::Object { version, .. } => Expect::Is(version),
                         _ => Expect::Absent,

@@ -124,7 +124,7 @@ pub(crate) fn too_large(key: &str, len: Option<u64>, most: u64) -> Error {
     let has = len.map_or_else(|| "more".to_owned(), |len| format!("{len} bytes"));
     Error::new(
         Code::Corrupt,
-        format!("{key} has {has} where at most {most} bytes can be right: it was not read any further"),
+        format!("{key} has {has}, and an object of its kind has at most {most} bytes: the rest was not read"),
     )
 }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::{Expect, Got, Put, Store, Version};
-use crate::bytes::wrap::limited::CallLimit;
+use crate::bytes::wrap::limited::{CallLimit, within};
 use crate::noun::env::Env;
 use crate::noun::error::{Code, Error, Result};
 
@@ -70,12 +70,7 @@ pub async fn probe(
     let verdict = call_limit.run("the probe", probe.run(rounds)).await;
     // A leftover object is better than losing the verdict or waiting for a silent store.
     let left = (begun + deadline + deadline / 10).saturating_duration_since(env.monotonic());
-    let removed = tokio::select! {
-        biased;
-        removed = stores[0].delete(&probe.key) => removed,
-        () = env.sleep(left.max(deadline / 20)) => Err(Error::new(Code::Unreachable, "the store did not reply")),
-    };
-    if let Err(error) = removed {
+    if let Err(error) = within(env, left.max(deadline / 20), stores[0].delete(&probe.key)).await {
         tracing::warn!(key = probe.key, %error, "the probe could not remove its object");
     }
     verdict?;
@@ -93,7 +88,7 @@ pub async fn probe(
 /// process replaces the HEAD of an existing queue file. `stale` is a version that this object never has, such as that
 /// of HEAD. Takes three PUTs, two of them at once, and a DELETE.
 ///
-/// A store that writes all the same is refused with `NoCompareAndSwap`; without a reply, the error is the store's.
+/// A store that writes nevertheless is refused with `NoCompareAndSwap`; without a reply, the error is the store's.
 pub async fn conditions_hold(store: &Arc<dyn Store>, name: &str, stale: &Version, env: &Env) -> Result<()> {
     let (verdict, keys) = ask_conditions(store, name, stale, env).await;
     remove(store, keys).await;
@@ -128,7 +123,7 @@ pub(crate) async fn ask_conditions(
             }
         }
         Ok(false) => {
-            let what = "it says that an object never written is there (If-None-Match: *)";
+            let what = "it refuses If-None-Match: * for an object that was never written";
             Err(no_swap(store.as_ref(), what))
         }
         Err(error) => Err(error),
@@ -162,7 +157,7 @@ async fn asked(store: &Arc<dyn Store>, key: &str, expect: &Expect, env: &Env) ->
             }
         }
     }
-    Err(trouble.unwrap_or_else(|| Error::new(Code::Unreachable, "the store gives no answer")))
+    Err(trouble.unwrap_or_else(|| Error::new(Code::Unreachable, "the store does not reply")))
 }
 
 fn no_swap(store: &dyn Store, what: &str) -> Error {
@@ -217,7 +212,7 @@ impl Probe<'_> {
         let first = match self.put(0, &Expect::Absent).await? {
             (body, Some(version)) => Standing { body, version },
             (_, None) => {
-                return Err(self.refuse("it says that an object never written is there (If-None-Match: *)"));
+                return Err(self.refuse("it refuses If-None-Match: * for an object that was never written"));
             }
         };
         self.expect_there(1, &first, "a GET right after a PUT").await?;
@@ -251,11 +246,11 @@ impl Probe<'_> {
     async fn replace_what_is_gone(&mut self, last: Standing) -> Result<()> {
         self.remove(&last).await?;
         if let (_, Some(_)) = self.put(1, &Expect::Is(last.version)).await? {
-            return Err(self.refuse("it made a missing object with If-Match"));
+            return Err(self.refuse("it created a missing object with If-Match"));
         }
         match self.store(0).get(&self.key, None).await? {
             Got::Absent { .. } => Ok(()),
-            _ => Err(self.refuse("it said no to If-Match on a missing object and made it all the same")),
+            _ => Err(self.refuse("it refused If-Match on a missing object but created it")),
         }
     }
 
@@ -316,9 +311,9 @@ impl Probe<'_> {
                     return Ok(Standing { body: bytes, version });
                 }
                 _ => {
-                    return Err(
-                        self.refuse(&format!("all lost round {round} with {header}, and one was written"))
-                    );
+                    return Err(self.refuse(&format!(
+                        "no writer won round {round} with {header}, but one body was written"
+                    )));
                 }
             }
         }

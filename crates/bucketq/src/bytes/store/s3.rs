@@ -117,7 +117,7 @@ impl S3Store {
         };
         let broken = |what: String| Error::new(Code::Unreachable, format!("{place}: {what}"));
         let Some(version) = object.e_tag.as_deref().map(Version::new) else {
-            return Err(Tried::Answered(broken("the answer has no ETag".to_owned())));
+            return Err(Tried::Answered(broken("the reply has no ETag".to_owned())));
         };
         let stated = object.content_length.and_then(|len| u64::try_from(len).ok());
         if let Some(len) = stated.filter(|len| *len > most) {
@@ -198,7 +198,7 @@ impl Store for S3Store {
             Ok(done) => match done.e_tag {
                 Some(etag) => Put::Stored { version: Version::new(etag), date_ms: heard.date_ms() },
                 None => Put::Unknown {
-                    error: Error::new(Code::Unreachable, format!("{place}: the answer has no ETag")),
+                    error: Error::new(Code::Unreachable, format!("{place}: the reply has no ETag")),
                     sent: true,
                     retry_after: None,
                 },

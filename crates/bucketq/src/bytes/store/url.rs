@@ -20,7 +20,7 @@ const MAX_FILE_NAME: usize = 128;
 const MAX_PREFIX: usize = 768;
 
 const EXAMPLES: &str =
-    "right are s3://bucket/path/name, file:///dir/name, a path such as ./jobs, and memory://name";
+    "valid are s3://bucket/path/name, file:///dir/name, a path such as ./jobs, and memory://name";
 
 /// The place and the name of a queue file.
 ///
@@ -153,12 +153,12 @@ fn checked_name(name: &str, whole: &str) -> Result<String> {
         });
     }
     if name.len() > MAX_FILE_NAME {
-        return bad(&format!("the name has {} bytes; at most {MAX_FILE_NAME} are possible", name.len()));
+        return bad(&format!("the name has {} bytes; at most {MAX_FILE_NAME} are allowed", name.len()));
     }
     match name.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))) {
         None => Ok(name.to_owned()),
         Some(c) => {
-            bad(&format!("the name `{name}` has `{c}` in it; only letters, digits, `_` and `-` are possible"))
+            bad(&format!("the name `{name}` has `{c}` in it; only letters, digits, `_` and `-` are allowed"))
         }
     }
 }
@@ -169,10 +169,10 @@ fn checked_url(rest: &str) -> Result<()> {
         return bad("credentials do not belong in the URL: they come from the options or the environment");
     }
     if rest.contains(['?', '#']) {
-        return bad("the URL has a query or a fragment, which mean nothing here: use the options");
+        return bad("the URL has a query or a fragment, which bucketq does not use: set options instead");
     }
     if rest.contains('%') {
-        return bad("the URL has `%` in it; escapes are not understood, write the characters themselves");
+        return bad("the URL has `%` in it; escapes are not decoded: write the characters themselves");
     }
     Ok(())
 }
@@ -195,7 +195,7 @@ fn s3(rest: &str) -> Result<StoreUrl> {
     }
     let (prefix, name) = key.rfind('/').map_or(("", key), |slash| key.split_at(slash + 1));
     if prefix.len() > MAX_PREFIX {
-        return bad(&format!("the path has {} bytes; at most {MAX_PREFIX} are possible", prefix.len()));
+        return bad(&format!("the path has {} bytes; at most {MAX_PREFIX} are allowed", prefix.len()));
     }
     if prefix.contains('\\') {
         return bad("the path has a backslash in it");
@@ -210,7 +210,7 @@ fn s3(rest: &str) -> Result<StoreUrl> {
 fn file(rest: &str) -> Result<StoreUrl> {
     checked_url(rest)?;
     if !rest.starts_with('/') {
-        return bad("a file URL has three slashes and an absolute path");
+        return bad("a file URL must have three slashes and an absolute path");
     }
     // On Windows, file:///C:/data/jobs is C:/data/jobs.
     let drive =
@@ -221,7 +221,7 @@ fn file(rest: &str) -> Result<StoreUrl> {
 fn memory(rest: &str) -> Result<StoreUrl> {
     checked_url(rest)?;
     if rest.contains('/') {
-        return bad("a memory URL has a name only, without slashes");
+        return bad("a memory URL must have a name only, without slashes");
     }
     Ok(StoreUrl { place: Place::Memory, name: checked_name(rest, rest)? })
 }
@@ -231,7 +231,7 @@ fn plain_path(text: &str) -> Result<StoreUrl> {
         text.get(..s.len()).is_some_and(|t| t.eq_ignore_ascii_case(s)) && text[s.len()..].starts_with(':')
     });
     if let Some(scheme) = scheme {
-        return bad(&format!("`{scheme}:` wants two slashes after it"));
+        return bad(&format!("`{scheme}:` must be followed by two slashes"));
     }
     if text.starts_with('~') {
         return bad("`~` is not expanded: write the directory out");

@@ -57,5 +57,5 @@ impl Store for Counted {
         self.inner.list(prefix).await
     }
 
-    facts_of_inner!();
+    crate::forward_to_inner!(describe place default_max_skew needs_probe);
 }

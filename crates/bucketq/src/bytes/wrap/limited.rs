@@ -1,7 +1,8 @@
 //! Limits how long a call that uses a store takes: it ends at its deadline, whatever the store does.
 //!
 //! Called by opening, checks, restores, the probe and measurements; the writer itself keeps its callers' deadlines. A
-//! call of many requests, or of many bytes, continues past its deadline while the store keeps replying.
+//! call of many requests, or of many bytes, continues past its deadline while the store keeps replying. A single request
+//! has its own limit: [`within`], [`put_within`].
 
 use std::fmt;
 use std::future::Future;
@@ -94,13 +95,13 @@ impl CallLimit {
     fn over(&self, what: &str) -> Error {
         let LimitState { in_doubt, trouble, .. } = &*self.state();
         let seconds = self.deadline.as_secs_f32();
-        let because = trouble.as_ref().map(|e| format!("; the last trouble: {e}")).unwrap_or_default();
+        let because = trouble.as_ref().map(|e| format!("; last error: {e}")).unwrap_or_default();
         if let Some(advice) = in_doubt {
             let told = format!("{what} did not end within {seconds} s: {advice}{because}");
             return Error::new(Code::OutcomeUnknown, told);
         }
         let known = trouble.as_ref().map(Error::code).filter(|code| code.kind() == Kind::Unavailable);
-        let advice = "nothing was changed; raise the option deadline if the store is slow and not silent";
+        let advice = "nothing was changed; raise the option deadline if the store is only slow";
         Error::new(
             known.unwrap_or(Code::Timeout),
             format!("{what} did not end within {seconds} s: {advice}{because}"),
@@ -111,6 +112,28 @@ impl CallLimit {
     pub fn over_store(self: &Arc<Self>, inner: Arc<dyn Store>) -> Arc<dyn Store> {
         Arc::new(LimitedStore { inner, call_limit: Arc::clone(self) })
     }
+}
+
+/// Returns the result of one request, or an error if there is none within `limit`.
+pub async fn within<T>(env: &Env, limit: Duration, request: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::select! {
+        biased;
+        done = request => done,
+        () = env.sleep(limit) => Err(silent(limit)),
+    }
+}
+
+/// Returns the result of a conditional PUT. Without one within `limit` the outcome is unknown.
+pub async fn put_within(env: &Env, limit: Duration, put: impl Future<Output = Put>) -> Put {
+    tokio::select! {
+        biased;
+        put = put => put,
+        () = env.sleep(limit) => Put::Unknown { error: silent(limit), sent: true, retry_after: None },
+    }
+}
+
+fn silent(limit: Duration) -> Error {
+    Error::new(Code::Unreachable, format!("the store did not reply within {limit:?}"))
 }
 
 /// Notes that bytes of a body arrived: the call may continue a little longer.
@@ -178,5 +201,5 @@ impl Store for LimitedStore {
         self.note(self.inner.list(prefix).await)
     }
 
-    facts_of_inner!();
+    crate::forward_to_inner!(describe place default_max_skew needs_probe);
 }

@@ -77,7 +77,7 @@ impl Disk {
             *open = Some(Open { name: name.to_owned(), file, meta });
         }
         let Some(there) = open.as_mut() else {
-            return Err(io::Error::other("the file that was just opened is not"));
+            return Err(io::Error::other("the file is not open although it was just opened"));
         };
         let done = work(&mut there.file)?;
         if disk::is_at(&there.meta, &path)? { Ok(done) } else { Err(gone()) }

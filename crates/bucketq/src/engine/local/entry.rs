@@ -31,7 +31,7 @@ pub(super) enum LogEntry {
     Intent { writer: [u8; 8], position: u64, body: Bytes },
     /// The body with this commit id is in the chain: it is now the base (P20).
     Settled { commit_id: [u8; 16] },
-    /// Another commit is now the base, and pending changes are dropped. `record` leads to it from the base before.
+    /// Another commit is now the base, and unpublished changes are dropped. `record` leads to it from the base before.
     Moved { head: Bytes, record: Record },
 }
 

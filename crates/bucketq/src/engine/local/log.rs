@@ -57,7 +57,7 @@ pub(crate) struct Intent {
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub error: Error,
-    /// The entry may be in the file all the same, until a new generation is made.
+    /// The entry may still be in the file, until a new generation is made.
     pub in_doubt: bool,
 }
 
@@ -112,7 +112,7 @@ impl LockedDir {
             if e.code() != Code::Corrupt {
                 return e;
             }
-            let after = "nothing was changed: put the directory back as it was, or move it away to begin again from the store without what was not synced";
+            let after = "nothing was changed: restore the directory, or move it away to start again from the store without the changes that were not synced";
             Error::new(Code::Corrupt, format!("{}; {after}", e.message())).because(e)
         })?;
         let ReplayedLog { salt, head, base, at_base, now, intents, ordinal, last_ms, pages, len, image_len } =
@@ -202,7 +202,7 @@ impl Log {
         self.at_base
     }
 
-    /// Returns the pending local commits, as far as is known.
+    /// Returns the unpublished local commits, as far as is known.
     pub fn pending(&self) -> Mark {
         let (now, base) = (self.now, self.at_base);
         Mark { commits: now.commits - base.commits, ops: now.ops - base.ops, bytes: now.bytes - base.bytes }
@@ -268,7 +268,7 @@ impl Log {
         Ok(())
     }
 
-    /// Makes the body with this commit id, which is in the chain, the base: its local commits are no longer pending,
+    /// Makes the body with this commit id, which is in the chain, the base: its local commits are published,
     /// and the other intents are void (P20). Returns `None` if the body is not known.
     pub fn settle(&mut self, commit_id: &[u8; 16]) -> Option<Intent> {
         let at = self.intents.iter().position(|i| i.head.commit_id == *commit_id)?;
@@ -279,14 +279,14 @@ impl Log {
         self.at_base = intent.at;
         self.ordinal = 0;
         if let Err(failed) = self.append(&LogEntry::Settled { commit_id: *commit_id }, true) {
-            // The commit is in the store all the same; the next process would find that out again.
+            // The commit is in the store anyway; the next process would find that out again.
             tracing::warn!(error = %failed.error, "a sync could not be noted locally");
             self.behind = true;
         }
         Some(intent)
     }
 
-    /// Makes another commit the base; nothing is pending and no intent open. On an error, memory has changed and the
+    /// Makes another commit the base; nothing is unpublished and no intent open. On an error, memory has changed and the
     /// file may not have.
     pub fn moved(&mut self, head: Head, base: Image) -> Result<()> {
         let changes = base.since(&self.base);
@@ -321,7 +321,7 @@ impl Log {
         self.go_on(&mut bytes, salt, &mut on, (self.now, now))?;
         let path = self.path().join(name(number));
         if let Err(e) = self.locked.dir.create(&name(number), &bytes) {
-            // If it exists all the same, the next opening takes it: nothing more is written to the one before.
+            // If it exists nevertheless, the next opening takes it: nothing more is written to the one before.
             let absent = self.locked.dir.names().is_ok_and(|names| !names.contains(&name(number)));
             self.behind |= !absent;
             return Err(failed("write", &path, &e));
@@ -401,10 +401,7 @@ impl Log {
     /// Appends one entry, and syncs it if `at_once` or the policy says so. On an error the entry does not count.
     fn append(&mut self, entry: &LogEntry, at_once: bool) -> Result<(), Failed> {
         if self.behind {
-            return Err(surely_not(Error::new(
-                Code::Disk,
-                "the local log was left in doubt by an earlier error",
-            )));
+            return Err(surely_not(Error::new(Code::Disk, "an earlier error left the local log in doubt")));
         }
         let (name, before) = (self.name(), self.len);
         let bytes = entry.encode(self.salt, self.synced);

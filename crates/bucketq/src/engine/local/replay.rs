@@ -81,7 +81,7 @@ pub(super) fn read(what: &str, bytes: &[u8], max_pages: u32) -> Result<ReplayedL
     let image = usize::try_from(image_len).ok().and_then(|end| bytes.get(begin..end));
     let pages = Pages::from_image(image.ok_or_else(|| bad("it ends within its pages"))?)?;
     if pages.page_count() != head.page_count || pages.checksum().0 != head.checksum {
-        return Err(bad("its pages do not have the checksum they should have"));
+        return Err(bad("its pages have another checksum than its header"));
     }
     if head.page_count > max_pages {
         return Err(Error::new(
@@ -210,7 +210,7 @@ impl Replay<'_> {
     fn change(&mut self, record: &Record) -> Result<()> {
         self.to.pages.apply(&record.delta(self.max_pages)?)?;
         if self.to.pages.page_count() != record.page_count || self.to.pages.checksum().0 != record.checksum {
-            return Err(self.bad("a local commit does not lead to the checksum it should lead to"));
+            return Err(self.bad("a local commit does not lead to the checksum in its entry"));
         }
         Ok(())
     }

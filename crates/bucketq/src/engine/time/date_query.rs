@@ -11,8 +11,9 @@ use tokio::time::Instant;
 
 use crate::bucket::keys;
 use crate::bytes::store::{Got, Store};
+use crate::bytes::wrap::limited::within;
 use crate::noun::env::Env;
-use crate::noun::error::{Code, Error, Result};
+use crate::noun::error::{Code, Result};
 
 /// Time between two requests: replies of the same moment could share one fault.
 const APART: Duration = Duration::from_millis(100);
@@ -68,21 +69,17 @@ impl Witnesses {
                 env.sleep(APART.min(limit)).await;
                 sent = env.monotonic();
             }
-            let date_ms = tokio::select! {
-                biased;
-                // Without permission to see that an object is absent, read HEAD.
-                got = store.get(&fresh, None) => match got {
+            let reply = async {
+                match store.get(&fresh, None).await {
+                    // Without permission to see that an object is absent, read HEAD.
                     Err(error) if error.code() == Code::Denied => {
                         sent = env.monotonic();
                         store.get(&head, None).await
                     }
                     got => got,
-                },
-                () = env.sleep(limit) => {
-                    Err(Error::new(Code::Unreachable, format!("the store did not reply within {limit:?}")))
                 }
             };
-            let date_ms = date_ms.map(|got| match got {
+            let date_ms = within(&env, limit, reply).await.map(|got| match got {
                 Got::Object { date_ms, .. } | Got::Unchanged { date_ms } | Got::Absent { date_ms } => date_ms,
             });
             DateReply { sent, date_ms }

@@ -78,10 +78,9 @@ impl<H: Home> Actor<H> {
     fn finished(&mut self, id: JobId) -> Result<Detail> {
         match only!(self.look_up(&Query::Get(id))?, Answer::Job(found) => found)? {
             Some(detail) => Ok(*detail),
-            None => Err(Error::new(
-                Code::NoSuchJob,
-                format!("job {id} was deleted, or has left the queue file, while it was waited for"),
-            )),
+            None => {
+                Err(Error::new(Code::NoSuchJob, format!("job {id} was deleted or archived during the wait")))
+            }
         }
     }
 }

@@ -144,5 +144,5 @@ pub(super) fn fetch_failed(trouble: FetchError) -> Error {
 }
 
 pub(super) fn missing(key: &str) -> Error {
-    corrupt(key, "HEAD refers to it and it is not there")
+    corrupt(key, "HEAD refers to it, and it does not exist")
 }

@@ -77,7 +77,7 @@ impl Writer {
         Info { file_id: head.file_id, max_skew_ms: head.max_skew_ms, directory }
     }
 
-    /// Updates the counts of pending changes that handles read.
+    /// Updates the counts of unpublished changes that handles read.
     pub fn set_unsynced(&self) {
         if let WriterInMode::Local(actor) = &self.0 {
             actor.set_unsynced();

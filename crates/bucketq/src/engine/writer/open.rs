@@ -21,7 +21,7 @@ use crate::bytes::store::probe::{ROUNDS_AT_CREATION, WRITERS};
 use crate::bytes::store::{Expect, Got, Put, Store, Version, probe};
 use crate::bytes::wrap::cached::CachedStore;
 use crate::bytes::wrap::counted::Counted;
-use crate::bytes::wrap::limited::CallLimit;
+use crate::bytes::wrap::limited::{CallLimit, put_within, within};
 use crate::door::{Mail, Shared};
 use crate::engine::catchup::{FetchError, Source};
 use crate::engine::commit::{self, Care, CommitAttempt, Fresh};
@@ -35,7 +35,7 @@ use crate::state::db::Db;
 use crate::state::pages::{PAGE, PageFile, Pages};
 
 /// The message when a creation was sent and no read has shown its outcome.
-const MAYBE_MADE: &str = "the queue file may have been made: open it again to see";
+const MAYBE_MADE: &str = "the queue file may have been created: open it again to find out";
 /// Tries at open: enough for a passing fault, few enough to report a wrong address soon.
 const TRIES: u32 = 6;
 /// First and longest pause between them.
@@ -235,7 +235,9 @@ impl Opener {
         }
         let what = format!("opening {} in {}", self.source.name, self.source.store.describe());
         Err(last
-            .unwrap_or_else(|| Error::new(Code::Contended, "others make and remove it all the time"))
+            .unwrap_or_else(|| {
+                Error::new(Code::Contended, "other processes create and delete it again and again")
+            })
             .during(what))
     }
 
@@ -271,7 +273,7 @@ impl Opener {
                     Ok((pages, records)) => Ok(Some(LoadedFile { head, version, asked, pages, records })),
                     Err(FetchError::Missing(missing)) => match self.get().await? {
                         Got::Object { version: newer, .. } if newer != version => Ok(None),
-                        _ => Err(corrupt(&missing, "HEAD refers to it and it is not there")),
+                        _ => Err(corrupt(&missing, "HEAD refers to it, and it does not exist")),
                     },
                     Err(FetchError::Error(error)) => Err(error),
                 }
@@ -282,25 +284,20 @@ impl Opener {
                     return Err(Error::new(
                         Code::HeadMissing,
                         format!(
-                            "{key} was there a moment ago and is gone; it is not made again: restore it, or open once more if it was to go"
+                            "{key} was deleted while it was opened; it is not created again: restore the queue file, or open it again if you meant to delete it"
                         ),
                     ));
                 }
                 self.make(&key).await
             }
             Got::Unchanged { .. } => {
-                Err(corrupt(&key, "the store calls it unchanged though nothing was known"))
+                Err(corrupt(&key, "the store replied \"not modified\" to an unconditional GET"))
             }
         }
     }
 
     async fn get(&self) -> Result<Got> {
-        let limit = self.options.deadline / 3;
-        tokio::select! {
-            biased;
-            got = self.source.head(None) => got,
-            () = self.env.sleep(limit) => Err(Error::new(Code::Unreachable, format!("the store did not reply within {limit:?}"))),
-        }
+        within(&self.env, self.options.deadline / 3, self.source.head(None)).await
     }
 
     /// Creates the queue file. After any reply, a read of HEAD shows whose it is: either is fine.
@@ -320,7 +317,7 @@ impl Opener {
                 return Err(Error::new(
                     Code::HeadMissing,
                     format!(
-                        "{} has no HEAD but bases such as {base}: restore it, or choose another name",
+                        "{} has no HEAD, but bases such as {base} exist: restore it, or choose another name",
                         self.source.name
                     ),
                 ));
@@ -339,14 +336,10 @@ impl Opener {
             }
             self.first_body().await?
         };
-        let limit = self.options.deadline / 3;
         let asked = self.env.monotonic();
         self.call_limit.doubt(Some(MAYBE_MADE));
-        let put = tokio::select! {
-            biased;
-            put = self.source.store.put_if(key, body.clone(), &Expect::Absent) => put,
-            () = self.env.sleep(limit) => Put::Unknown { error: Error::new(Code::Unreachable, "the store did not reply"), sent: true, retry_after: None },
-        };
+        let put = self.source.store.put_if(key, body.clone(), &Expect::Absent);
+        let put = put_within(&self.env, self.options.deadline / 3, put).await;
         match put {
             Put::Stored { date_ms, .. } => {
                 self.time.observe(date_ms, asked);

@@ -66,7 +66,7 @@ pub fn check(op: &Op, limits: &Limits) -> Result<()> {
             count("ops and jobs", op.changes())?;
             ops.iter().enumerate().try_for_each(|(i, op)| {
                 if !op.may_be_part() {
-                    return Err(Error::invalid(format!("op {i}: an atomic holds no {}", op.name())));
+                    return Err(Error::invalid(format!("op {i}: an atomic cannot contain {}", op.name())));
                 }
                 check(op, limits).map_err(|e| e.during(format_args!("op {i} of the atomic, {}", op.name())))
             })
@@ -95,7 +95,7 @@ fn held_by(held: &Held) -> Result<()> {
 
 /// Zeros stand for a job that was never claimed.
 fn token(token: &Token) -> Result<()> {
-    if token.0 == [0; 16] { Err(Error::invalid("a lease token is random, not zeros")) } else { Ok(()) }
+    if token.0 == [0; 16] { Err(Error::invalid("a lease token must be random, not zeros")) } else { Ok(()) }
 }
 
 fn new(job: &New, limits: &Limits) -> Result<()> {
@@ -105,11 +105,11 @@ fn new(job: &New, limits: &Limits) -> Result<()> {
         When::In(ms) => span("delay", ms, 0)?,
         When::At(ms) if (0..=LAST_MS).contains(&ms) => {}
         When::At(ms) => {
-            return Err(Error::invalid(format!("run_at {ms} ms lies outside the years 1970 to 9999")));
+            return Err(Error::invalid(format!("run_at {ms} ms is outside the years 1970 to 9999")));
         }
     }
     if job.max_attempts == Some(0) {
-        return Err(Error::invalid("max_attempts is at least 1"));
+        return Err(Error::invalid("max_attempts must be at least 1"));
     }
     job.backoff.as_ref().map_or(Ok(()), Backoff::check)?;
     if let Some(dedup) = &job.dedup {
@@ -137,7 +137,7 @@ fn payload(what: &str, payload: &Payload, limits: &Limits) -> Result<()> {
 
 fn name(what: &str, text: &str) -> Result<()> {
     if text.is_empty() {
-        return Err(Error::invalid(format!("{what}: an empty name")));
+        return Err(Error::invalid(format!("{what}: the name is empty")));
     }
     at_most(what, text.len(), MAX_NAME)
 }
@@ -158,7 +158,7 @@ fn requeue_many(filter: &Filter, limit: u32) -> Result<()> {
     filter.queue.as_ref().map_or(Ok(()), |queue| name("queue", queue))?;
     if let Some(state) = filter.states.iter().find(|state| !state.is_finished()) {
         return Err(Error::invalid(format!(
-            "only finished jobs get a new life, not {} ones: name done, dead or cancelled",
+            "only finished jobs can be requeued, not {} ones: name done, dead or cancelled",
             state.as_str()
         )));
     }

@@ -42,7 +42,7 @@ impl Gate {
         [Self::Open, Self::Paused, Self::Draining]
             .into_iter()
             .find(|gate| *gate as i64 == code)
-            .ok_or_else(|| Fault::corrupt(format!("a queue is paused in the way {code}")))
+            .ok_or_else(|| Fault::corrupt(format!("a queue has the unknown state {code}")))
     }
 }
 

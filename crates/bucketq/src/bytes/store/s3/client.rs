@@ -135,7 +135,8 @@ fn region(options: &S3Options) -> RegionProviderChain {
 
 fn check_endpoint(endpoint: &str) -> Result<()> {
     let wrong = |what: &str| {
-        let what = format!("the endpoint {what}; right is https://s3.example.org or http://127.0.0.1:9000");
+        let what =
+            format!("the endpoint {what}; write it like https://s3.example.org or http://127.0.0.1:9000");
         Err(Error::new(Code::Option, what))
     };
     let Some(host) = endpoint.strip_prefix("https://").or_else(|| endpoint.strip_prefix("http://")) else {

@@ -120,7 +120,7 @@ impl Actor<Durable> {
         }
     }
 
-    /// Runs a task of Local mode in Durable mode, where nothing is ever pending.
+    /// Runs a task of Local mode in Durable mode, which has no unpublished changes.
     async fn task(&mut self, task: Task) -> Result<TaskResult> {
         if let Some(error) = &self.halted {
             return Err(error.clone());
@@ -135,7 +135,7 @@ impl Actor<Durable> {
                 self.refresh().await.map(|_| TaskResult::At(self.chain.head().commit_seq))
             }
             Task::Export { .. } => {
-                Err(Error::invalid("nothing is ever pending in Durable mode: there is nothing to export"))
+                Err(Error::invalid("Durable mode has no unpublished changes: there is nothing to export"))
             }
         }
     }

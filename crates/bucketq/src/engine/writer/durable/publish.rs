@@ -144,7 +144,7 @@ impl Actor<Durable> {
                         "the outcome of a commit cannot be known; continuing under a new writer id"
                     );
                     return Pushed::Unknown(unknown(
-                        "another writer's commits reach beyond what the log tells",
+                        "other writers have committed, and the log no longer has the commit that would show it",
                     ));
                 }
                 Ok((Settlement::Unchanged, _)) => {
@@ -154,7 +154,7 @@ impl Actor<Durable> {
                 }
                 Err(error) => {
                     self.undo(changes);
-                    return Pushed::Unknown(unknown("the store could not tell").because(error));
+                    return Pushed::Unknown(unknown("every read of HEAD failed").because(error));
                 }
             }
         }

@@ -229,7 +229,7 @@ impl Actor<Local> {
         self.reply_finished();
     }
 
-    /// Updates the counts of pending changes that handles read.
+    /// Updates the counts of unpublished changes that handles read.
     pub(super) fn set_unsynced(&self) {
         let pending = self.home.log.pending();
         self.shared.set_unsynced(pending.commits, pending.ops, pending.bytes);
@@ -255,7 +255,7 @@ impl Actor<Local> {
         stash.extend(flushes.into_iter().map(Mail::Flush));
     }
 
-    /// Writes the local state as a plain SQLite file, and its pending changes as lines.
+    /// Writes the local state as a plain SQLite file, and its unpublished changes as lines.
     fn export_pending(&mut self, path: &Path) -> Result<()> {
         let now = self.chain.image();
         let log = &self.home.log;

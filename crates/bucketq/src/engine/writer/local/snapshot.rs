@@ -9,7 +9,7 @@ use crate::noun::event::Happened;
 use crate::state::pages::Image;
 
 impl Actor<Local> {
-    /// Takes over commits of others. With `discard`, drops pending changes and takes the store's state, whatever it is.
+    /// Takes over commits of others. With `discard`, drops unpublished changes and takes the store's state, whatever it is.
     pub(super) async fn snapshot(&mut self, discard: bool) -> Result<u64> {
         let local = &mut self.home;
         let pending = local.log.pending();

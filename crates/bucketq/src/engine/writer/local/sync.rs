@@ -17,7 +17,7 @@ use crate::noun::error::{Code, Error, Kind, Result};
 use crate::noun::event::Happened;
 
 impl Actor<Local> {
-    /// Publishes pending changes, usually in one commit; in several if an earlier one had landed without a reply.
+    /// Publishes unpublished changes, usually in one commit; in several if an earlier one had landed without a reply.
     pub(super) async fn sync(&mut self) -> Result<Synced> {
         let local = &mut self.home;
         let before = local.log.at_base();
@@ -38,7 +38,7 @@ impl Actor<Local> {
         Ok(Synced { commits, ops, commit_seq: self.chain.head().commit_seq })
     }
 
-    /// Sends bodies until everything that was pending at the beginning is in the chain, or, with `fence`, until no body
+    /// Sends bodies until everything that was unpublished at the beginning is in the chain, or, with `fence`, until no body
     /// sent before can land any more.
     pub(super) async fn publish(&mut self, fence: bool) -> Result<()> {
         let began = self.env.monotonic();
@@ -190,7 +190,7 @@ impl Actor<Local> {
                 let error = Error::new(
                     Code::Diverged,
                     format!(
-                        "another writer committed {k} on top of what {} commits ({} ops) here stand on, and they can no longer be published; nothing is lost: export_pending() saves what is in {}, snapshot(discard) drops it",
+                        "another writer committed {k} on the same base as {} local commits ({} ops), which can no longer be published; nothing is lost: export_pending() saves the state in {}, snapshot(discard) drops it",
                         pending.commits,
                         pending.ops,
                         path.display()
@@ -238,7 +238,7 @@ fn commit_ids(log: &Log) -> Vec<[u8; 16]> {
     log.intents().iter().map(|i| i.head.commit_id).collect()
 }
 
-/// Returns the error of a sync that failed. Pending changes stay; if `in_doubt`, they may have been published.
+/// Returns the error of a sync that failed. Unpublished changes stay; if `in_doubt`, they may have been published.
 fn unsettled(error: Error, in_doubt: bool) -> Error {
     if !in_doubt || matches!(error.kind(), Kind::Diverged | Kind::Corrupt | Kind::Unknown) {
         return error;

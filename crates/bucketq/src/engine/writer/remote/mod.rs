@@ -18,6 +18,7 @@ use super::chain::{ReadHead, unseen};
 use crate::bucket::head::Head;
 use crate::bucket::keys;
 use crate::bytes::store::{Expect, Got, Put, Store, Version};
+use crate::bytes::wrap::limited::{put_within, within};
 use crate::door::{Shared, Stage};
 use crate::engine::catchup::Source;
 use crate::engine::settle::Shown;
@@ -116,13 +117,7 @@ impl Remote {
         let limit = self.request_limit();
         let (source, env) = (self.source.clone(), self.env.clone());
         let known = Some(known.clone()).filter(|v| *v != unseen());
-        async move {
-            tokio::select! {
-                biased;
-                got = source.head(known.as_ref()) => got,
-                () = env.sleep(limit) => Err(Error::new(Code::Unreachable, format!("the store did not reply to a GET within {limit:?}"))),
-            }
-        }
+        async move { within(&env, limit, source.head(known.as_ref())).await }
     }
 
     /// Sends HEAD on top of the version `on`. The store has passed the check (G10).
@@ -130,17 +125,7 @@ impl Remote {
         let limit = self.request_limit();
         let (store, key, env, body) = (self.store(), self.key.clone(), self.env.clone(), body.clone());
         let expect = Expect::Is(on.clone());
-        async move {
-            tokio::select! {
-                biased;
-                put = store.put_if(&key, body, &expect) => put,
-                () = env.sleep(limit) => Put::Unknown {
-                    error: Error::new(Code::Unreachable, format!("the store did not reply to a PUT within {limit:?}")),
-                    sent: true,
-                    retry_after: None,
-                },
-            }
-        }
+        async move { put_within(&env, limit, store.put_if(&key, body, &expect)).await }
     }
 
     /// Takes in the reply to a request for HEAD that was sent at `asked`; returns `None` if HEAD is unchanged. The
@@ -195,12 +180,12 @@ impl Remote {
             return HeadTrouble::Stop(Error::new(
                 Code::HeadMissing,
                 format!(
-                    "{key}, the HEAD of a queue file that was open, is gone; it is not made again: restore it, or open another name"
+                    "{key}, the HEAD of a queue file that was open, was deleted; it is not created again: restore the queue file, or open another name"
                 ),
             ));
         }
         let error =
-            Error::new(Code::Unreachable, format!("the store says that there is no {key}: looking again"));
+            Error::new(Code::Unreachable, format!("the store says that there is no {key}: reading again"));
         HeadTrouble::Absent(error, LOOK_AGAIN * (1 << (times.min(4) - 1)))
     }
 }

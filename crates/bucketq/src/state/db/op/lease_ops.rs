@@ -130,7 +130,10 @@ impl Tx<'_> {
         self.report_job(job_row, |job| Happened::LeaseLost { job, reason: Loss::Taken });
         Fault::Refused(Error::new(
             Code::LeaseLost,
-            format!("the lease of job {} is lost: claimed again, finished or taken away", held.id),
+            format!(
+                "the lease of job {} is lost: the job was claimed again, finished, cancelled or deleted",
+                held.id
+            ),
         ))
     }
 

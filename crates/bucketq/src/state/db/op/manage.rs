@@ -32,7 +32,7 @@ impl Tx<'_> {
         match was {
             State::Cancelled => return Ok(Outcome::Cancelled { was }),
             State::Done | State::Dead => return Err(wrong_state(id, was, "it is finished")),
-            State::Leased if !leased => return Err(wrong_state(id, was, "somebody works on it")),
+            State::Leased if !leased => return Err(wrong_state(id, was, "a worker has it")),
             _ => {}
         }
         self.finish(&job_row, State::Cancelled)?;
@@ -50,7 +50,7 @@ impl Tx<'_> {
                 return Err(wrong_state(
                     id,
                     job_row.state,
-                    &format!("its life is {} and not {run}", job_row.run),
+                    &format!("its run is {} and not {run}", job_row.run),
                 ));
             }
             _ if !job_row.state.is_finished() => {

@@ -67,7 +67,7 @@ impl Paused {
 
 fn read(text: &str, payload: Vec<u8>) -> Try<Schedule> {
     let mut schedule: Schedule = serde_json::from_str(text).map_err(|e| {
-        let message = "a schedule says what this library does not know: upgrade bucketq";
+        let message = "a schedule has fields that this version does not know: upgrade bucketq";
         Fault::Broken(Error::new(Code::TooNew, message).because(e))
     })?;
     schedule.job.payload.bytes = payload.into();
@@ -86,7 +86,7 @@ impl Tx<'_> {
         // The id and time have no meaning; without them, the same schedule from another process compares as equal.
         (kept.job.id, kept.job.when) = (JobId::new(0, [0; 10]), When::Now);
         let mut next_ms = clock.after(self.now_ms).ok_or_else(|| {
-            Error::invalid(format!("schedule {name:?} has no time after now that can be written down"))
+            Error::invalid(format!("schedule {name:?} has no next time before the year 10000"))
         })?;
         if let Timing::Every { from_ms, .. } = &mut kept.timing {
             *from_ms = Some(from_ms.unwrap_or(next_ms));
@@ -105,7 +105,7 @@ impl Tx<'_> {
         if found.is_none() {
             let sql = "SELECT count(*) FROM schedules WHERE queue = ?1";
             if self.conn.prepare_cached(sql)?.query_row([id], |row| row.get::<_, i64>(0))? >= MOST {
-                let text = format!("queue {queue:?} has {MOST} schedules: take some away first");
+                let text = format!("queue {queue:?} has {MOST} schedules: remove some first");
                 return Err(Error::new(Code::QueueFull, text).into());
             }
         }

@@ -19,7 +19,7 @@ const TOLD: usize = 10;
 /// Each query finds violations of its rule, as one column for people. Each table is read a fixed number of times.
 const RULES: &[(&str, &str)] = &[
     (
-        "the counts of a queue are those of its jobs",
+        "each counter of a queue equals its number of jobs",
         "SELECT 'queue ' || q.name FROM queues q LEFT JOIN (
            SELECT queue, count(*) FILTER (WHERE state = 2) AS a, count(*) FILTER (WHERE state = 3) AS b,
                   count(*) FILTER (WHERE state = 4) AS c, count(*) FILTER (WHERE state = 5) AS d,
@@ -28,17 +28,17 @@ const RULES: &[(&str, &str)] = &[
          WHERE (scheduled, ready, leased, done, dead, cancelled) IS NOT
                (ifnull(a, 0), ifnull(b, 0), ifnull(c, 0), ifnull(d, 0), ifnull(e, 0), ifnull(f, 0))",
     ),
-    ("a job has a queue", "SELECT 'job ' || seq FROM jobs WHERE queue NOT IN (SELECT id FROM queues)"),
+    ("every job belongs to a queue", "SELECT 'job ' || seq FROM jobs WHERE queue NOT IN (SELECT id FROM queues)"),
     (
         "states are known",
         "SELECT 'job ' || seq FROM jobs WHERE state NOT BETWEEN 2 AND 7 OR tries < 2 OR held NOT IN (0, 1)",
     ),
     (
-        "a job without a group is not held",
+        "a job without a group is not blocked",
         "SELECT 'job ' || seq FROM jobs WHERE group_name IS NULL AND held <> 0",
     ),
     (
-        "of the unfinished jobs of a group the first are not blocked, and no more than its queue allows",
+        "in each group the first unfinished jobs are not blocked, and no more than its queue allows",
         // While `group_concurrency` is being raised, they may be fewer.
         "SELECT 'job ' || seq FROM (
            SELECT j.seq, j.held, row_number() OVER members AS place, lag(held, 1, 0) OVER members AS before,
@@ -47,59 +47,59 @@ const RULES: &[(&str, &str)] = &[
            WINDOW members AS (PARTITION BY j.queue, j.group_name ORDER BY j.seq))
          WHERE held < before OR held < (place > most) OR held > (place > 1)",
     ),
-    ("a held job is not leased", "SELECT 'job ' || seq FROM jobs WHERE state = 4 AND held = 1"),
+    ("no blocked job is leased", "SELECT 'job ' || seq FROM jobs WHERE state = 4 AND held = 1"),
     (
-        "jobs are marked whose queue makes room by cancelling them",
+        "jobs of a queue with overflow drop_oldest are marked for it",
         "SELECT 'job ' || seq FROM jobs j WHERE state <= 3 AND bounded < ifnull(
            (SELECT policy ->> 'overflow' = 'drop_oldest' FROM policies p WHERE p.queue = j.queue), 0)",
     ),
     (
-        "a policy has a queue and is one",
+        "every policy belongs to a queue and is valid",
         "SELECT 'queue ' || queue FROM policies WHERE queue NOT IN (SELECT id FROM queues) OR NOT json_valid(policy)",
     ),
     (
-        "a schedule has a queue and is one",
+        "every schedule belongs to a queue and is valid",
         "SELECT 'schedule ' || name FROM schedules
          WHERE queue NOT IN (SELECT id FROM queues) OR NOT json_valid(schedule)",
     ),
     (
-        "the payload is where its kind says",
+        "every payload is in the column of its kind and has the stated length",
         "SELECT 'job ' || seq FROM jobs WHERE NOT ifnull(iif(payload_kind = 0,
            body IS NULL AND length(payload) = payload_len,
            payload IS NULL AND payload_len = (SELECT length(bytes) FROM bodies WHERE id = body)), 0)",
     ),
     (
-        "a body has a job",
+        "every large payload belongs to a job",
         "SELECT 'body ' || id FROM bodies WHERE id NOT IN (SELECT body FROM jobs WHERE body IS NOT NULL)",
     ),
     (
-        "a result has a job that is done",
+        "every result belongs to a job that is done",
         "SELECT 'result ' || seq FROM results WHERE seq NOT IN (SELECT seq FROM jobs WHERE state = 5)",
     ),
     (
-        "an attempt has a job, a queue and a way it ended",
+        "every attempt has a job, a queue and an outcome",
         "SELECT 'attempt of ' || seq FROM attempts a WHERE seq NOT IN (SELECT seq FROM jobs)
            OR queue NOT IN (SELECT id FROM queues) OR worker NOT IN (SELECT id FROM names)
            OR ended NOT BETWEEN 2 AND 7 OR run > (SELECT run FROM jobs j WHERE j.seq = a.seq)",
     ),
     (
-        "a job that was claimed has a token, and a leased one an end",
+        "every claimed job has a lease token",
         "SELECT 'job ' || seq FROM jobs WHERE (tries > 2 OR state = 4) AND token = zeroblob(16)",
     ),
     (
-        "a key without a window has a job",
+        "every dedup key without a window belongs to a job",
         "SELECT 'key ' || key FROM dedup WHERE until_ms IS NULL AND (seq, id) NOT IN (SELECT seq, id FROM jobs)",
     ),
     (
-        "a key is there once in its queue",
+        "no queue has a dedup key twice",
         "SELECT 'key ' || key FROM dedup GROUP BY queue, key HAVING count(*) > 1",
     ),
     (
-        "a job that is not finished stands nowhere in the order of finishes",
+        "no unfinished job has a place in the order of finishing",
         "SELECT 'job ' || seq FROM jobs WHERE state <= 4 AND finish_seq <> seq",
     ),
     (
-        "jobs finish one after the other",
+        "no two jobs have one place in the order of finishing, and its times never fall",
         "WITH ended AS (SELECT seq, finish_seq, ends_ms FROM jobs WHERE state >= 5
            UNION ALL SELECT seq, finish_seq, ends_ms FROM past)
          SELECT 'job ' || max(seq) FROM ended GROUP BY finish_seq HAVING count(*) > 1
@@ -108,18 +108,18 @@ const RULES: &[(&str, &str)] = &[
     ),
     (
         // Its job may be deleted and enqueued again with the same id.
-        "a past life has a queue, an end, and another life after it",
+        "every earlier run has a queue, an end and a later run",
         "SELECT 'past life at ' || place FROM past WHERE queue NOT IN (SELECT id FROM queues)
            OR state NOT BETWEEN 5 AND 7 OR worker NOT IN (SELECT id FROM names) OR seq >= place",
     ),
     (
-        "an archive object has a queue, and jobs that finished in its range",
+        "every archive object has a queue and a valid range of finished jobs",
         "SELECT 'archive object ' || id FROM archives WHERE queue NOT IN (SELECT id FROM queues)
            OR jobs < 1 OR jobs > last_seq - first_seq + 1 OR first_ms > last_ms OR seq >= listed_seq
            OR length(file) <> 4 OR length(rand) <> 8 OR length(hash) <> 16",
     ),
     (
-        "remembered ids are whole, and none is that of a job",
+        "every remembered id is complete and belongs to no job",
         "WITH RECURSIVE one(place, bucket, ids, n) AS (
            SELECT place, bucket, ids, 1 FROM left_ids
            UNION ALL SELECT place, bucket, ids, n + 15 FROM one WHERE n + 15 < length(ids))
@@ -128,7 +128,7 @@ const RULES: &[(&str, &str)] = &[
            JOIN jobs ON jobs.id = unhex(printf('%010X', bucket) || hex(substr(ids, n, 11)))",
     ),
     (
-        "texts that jobs share are there",
+        "every shared text that a job refers to exists",
         "SELECT 'job ' || seq FROM jobs WHERE worker NOT IN (SELECT id FROM names)
            OR backoff NOT IN (SELECT id FROM names) OR content_type NOT IN (SELECT id FROM names)
          UNION ALL SELECT 'result ' || seq FROM results WHERE content_type NOT IN (SELECT id FROM names)
@@ -160,12 +160,12 @@ pub fn violations(conn: &Connection, newest: Option<u64>) -> Vec<Violation> {
     match pragma("application_id") {
         Ok(APPLICATION_ID) => {}
         Ok(other) => found.push(Violation {
-            rule: "application_id says that it is a queue file",
+            rule: "application_id marks a queue file",
             what: format!("it is {other:#x} and not {APPLICATION_ID:#x}"),
         }),
         Err(error) => found.push(unreadable(&error)),
     }
-    gather(conn, "SQLite finds it whole", "PRAGMA integrity_check(10)", &mut found);
+    gather(conn, "SQLite finds no damage", "PRAGMA integrity_check(10)", &mut found);
     found.retain(|f| f.what != "ok");
     // A newer schema may have other rules, and a damaged tree would break every rule.
     let known = pragma("user_version").is_ok_and(|version| (1..=SCHEMA_VERSION).contains(&version));
@@ -179,14 +179,14 @@ pub fn violations(conn: &Connection, newest: Option<u64>) -> Vec<Violation> {
         }
         if let Some(newest) = newest {
             let sql = format!("SELECT what FROM ({OF_COMMITS}) WHERE commit_seq > {newest}");
-            gather(conn, "nothing is of a later commit", &sql, &mut broken);
+            gather(conn, "no row is of a later commit", &sql, &mut broken);
         }
         broken
     });
     match rules {
         Ok(broken) => found.extend(broken),
         Err(error) => {
-            found.push(Violation { rule: "the schema can be brought up", what: error.message().into() });
+            found.push(Violation { rule: "the schema can be upgraded", what: error.message().into() });
         }
     }
     found

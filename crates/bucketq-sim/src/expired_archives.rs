@@ -24,12 +24,12 @@ pub struct Gone {
 }
 
 /// By key.
-pub type GivenUp = BTreeMap<String, Gone>;
+pub type ExpiredArchives = BTreeMap<String, Gone>;
 
 /// Returns the objects that left the list, commit by commit; or the fault if one left too soon.
-pub async fn look(world: &World) -> Result<GivenUp, String> {
-    let mut given_up = GivenUp::new();
-    let Some(age) = world.plan.archive_ms() else { return Ok(given_up) };
+pub async fn look(world: &World) -> Result<ExpiredArchives, String> {
+    let mut expired = ExpiredArchives::new();
+    let Some(age) = world.plan.archive_ms() else { return Ok(expired) };
     let museum = Museum::of(world);
     let unreadable =
         |seq: u64| move |e: Error| format!("G7: the archive cannot be read at commit {seq}: {e:?}");
@@ -46,11 +46,11 @@ pub async fn look(world: &World) -> Result<GivenUp, String> {
             }
             let bytes = museum.ever.get(key).ok_or_else(|| format!("G7: {key} was never there"))?;
             let (_, lives) = decode(key, bytes.clone()).map_err(|e| format!("G7: {key}: {e:?}"))?;
-            given_up.insert(key.clone(), Gone { seq, lives });
+            expired.insert(key.clone(), Gone { seq, lives });
         }
         before = now;
     }
-    Ok(given_up)
+    Ok(expired)
 }
 
 async fn listed(file: &QueueFile) -> bucketq::Result<BTreeMap<String, Archived>> {
@@ -58,9 +58,9 @@ async fn listed(file: &QueueFile) -> bucketq::Result<BTreeMap<String, Archived>>
 }
 
 /// Readers can read expired objects until the floor has passed that commit (P15).
-pub fn collected_too_soon(given_up: &GivenUp, bucket: &Bucket) -> Option<String> {
+pub fn collected_too_soon(expired: &ExpiredArchives, bucket: &Bucket) -> Option<String> {
     bucket.archives_deleted.iter().find_map(|(key, floor)| {
-        let seq = given_up.get(key)?.seq;
+        let seq = expired.get(key)?.seq;
         (*floor <= seq)
             .then(|| format!("P15: {key}, given up by commit {seq}, is deleted while the floor is {floor}"))
     })

@@ -20,43 +20,43 @@ fn world() -> World {
 #[test]
 fn a_state_that_breaks_a_rule_is_named() {
     let cases = [
-        ("counts of a queue", "UPDATE queues SET done = done - 1"),
-        ("counts of a queue", "INSERT INTO queues (name, ready) VALUES ('empty', 1)"),
-        ("has a queue", "UPDATE jobs SET queue = 99 WHERE state = 5"),
+        ("counter of a queue", "UPDATE queues SET done = done - 1"),
+        ("counter of a queue", "INSERT INTO queues (name, ready) VALUES ('empty', 1)"),
+        ("belongs to a queue", "UPDATE jobs SET queue = 99 WHERE state = 5"),
         ("states are known", "UPDATE jobs SET state = 9 WHERE state = 5"),
         ("without a group", "UPDATE jobs SET held = 1 WHERE group_name IS NULL"),
-        ("all but the first", "UPDATE jobs SET held = 0"),
-        ("all but the first", "UPDATE jobs SET held = 1 WHERE group_name IS NOT NULL"),
+        ("are blocked except the first", "UPDATE jobs SET held = 0"),
+        ("are blocked except the first", "UPDATE jobs SET held = 1 WHERE group_name IS NOT NULL"),
         (
-            "a held job is not leased",
+            "no blocked job is leased",
             "UPDATE jobs SET state = 4, token = x'00112233445566778899aabbccddeeff'",
         ),
-        ("where its kind says", "UPDATE jobs SET payload_len = payload_len + 1 WHERE payload_kind = 1"),
-        ("where its kind says", "UPDATE jobs SET payload = NULL WHERE payload_kind = 0"),
-        ("where its kind says", "DELETE FROM bodies"),
-        ("a body has a job", "INSERT INTO bodies VALUES (7, x'00')"),
-        ("a result has a job", "UPDATE results SET seq = seq + 1"),
-        ("an attempt has a job", "INSERT INTO attempts VALUES (7, 0, 1, 1, 2, 65536, 1, 1, 'x')"),
+        ("in the column of its kind", "UPDATE jobs SET payload_len = payload_len + 1 WHERE payload_kind = 1"),
+        ("in the column of its kind", "UPDATE jobs SET payload = NULL WHERE payload_kind = 0"),
+        ("in the column of its kind", "DELETE FROM bodies"),
+        ("every large payload belongs to a job", "INSERT INTO bodies VALUES (7, x'00')"),
+        ("every result belongs to a job", "UPDATE results SET seq = seq + 1"),
+        ("every attempt has a job", "INSERT INTO attempts VALUES (7, 0, 1, 1, 2, 65536, 1, 1, 'x')"),
         (
-            "an attempt has a job",
+            "every attempt has a job",
             "INSERT INTO attempts SELECT seq, run, 1, 1, 9, 65536, 1, 1, 'x' FROM jobs LIMIT 1",
         ),
         (
-            "jobs are marked",
+            "are marked for it",
             "INSERT INTO policies SELECT id, '{\"overflow\": \"drop_oldest\"}' FROM queues WHERE name = 'q'",
         ),
-        ("remembered ids are whole", "INSERT INTO left_ids VALUES (1, 1, 1, x'00')"),
-        ("a policy has a queue", "INSERT INTO policies VALUES (77, '{}')"),
-        ("a policy has a queue", "INSERT INTO policies VALUES (1, 'x')"),
-        ("a schedule has a queue", "INSERT INTO schedules VALUES (77, 's', 1, 1, 0, '{}', x'')"),
-        ("has a token", "UPDATE jobs SET tries = 3"),
-        ("a key without a window", "UPDATE dedup SET id = zeroblob(16)"),
-        ("a key is there once", "INSERT INTO dedup SELECT seq + 1, queue, key, id, 1 FROM dedup"),
-        ("texts that jobs share", "UPDATE jobs SET content_type = 1"),
+        ("every remembered id is complete", "INSERT INTO left_ids VALUES (1, 1, 1, x'00')"),
+        ("every policy belongs to a queue", "INSERT INTO policies VALUES (77, '{}')"),
+        ("every policy belongs to a queue", "INSERT INTO policies VALUES (1, 'x')"),
+        ("every schedule belongs to a queue", "INSERT INTO schedules VALUES (77, 's', 1, 1, 0, '{}', x'')"),
+        ("has a lease token", "UPDATE jobs SET tries = 3"),
+        ("every dedup key without a window", "UPDATE dedup SET id = zeroblob(16)"),
+        ("has a dedup key twice", "INSERT INTO dedup SELECT seq + 1, queue, key, id, 1 FROM dedup"),
+        ("every shared text", "UPDATE jobs SET content_type = 1"),
         ("of a later commit", "UPDATE jobs SET fence = 1 << 30 WHERE state = 5"),
         ("of a later commit", "UPDATE dedup SET seq = 1 << 50"),
         (
-            "SQLite finds it whole",
+            "SQLite finds no damage",
             "PRAGMA writable_schema = 1; UPDATE sqlite_schema SET rootpage = 2 WHERE name = 'attempts'; PRAGMA writable_schema = RESET",
         ),
         ("application_id", "PRAGMA application_id = 5"),
@@ -74,7 +74,7 @@ fn a_state_that_breaks_a_rule_is_named() {
 }
 
 #[test]
-fn a_rule_broken_a_thousand_times_is_told_a_few_times() {
+fn a_rule_broken_a_thousand_times_is_reported_a_few_times() {
     let mut w = World::default();
     w.ok(&enqueue("q", (0..1_000).map(job)));
     w.db.connection().execute_batch("UPDATE jobs SET held = 1").unwrap();
