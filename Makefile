@@ -19,7 +19,7 @@ VENV := .venv
 LIMITED := --config 'target."cfg(all())".runner = ["$(PYTHON)", "$(CURDIR)/.ci/limited"]'
 
 .PHONY: help demo test test-python test-servers miri sim mutants crash bench-engine bench-growth bench-lifecycle bench-local bench-python lint fmt deny tools clean prereqs servers develop
-.PHONY: chaos soak fuzz supply bench-peers test-page fit-page wheel bench-contention bench-fit bench-spark
+.PHONY: chaos soak fuzz supply bench-peers test-page fit-page wheel bench-contention bench-fit bench-spark bench-hosts
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -113,6 +113,11 @@ bench-contention: prereqs  ## Race several writers of one queue file, optimised 
 
 bench-fit: prereqs  ## Compare the fit model with the engine on MinIO behind slow networks, seven minutes; JSON on the last line
 	$(CARGO) run --locked --release -p bucketq-benches --bin fit -- --svg docs/fit-measured.svg
+
+bench-hosts: prereqs $(VENV)/.ready  ## Measure several processes of one host on one queue file, optimised build, six minutes; JSON on the last line
+	@.ci/tools gofakes3 toxiproxy || true
+	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --locked --release
+	$(CARGO) run --locked --release -p bucketq-benches --bin hosts -- --python '$(CURDIR)/$(VENV)/bin/python' $(ARGS)
 
 lint: prereqs $(VENV)/.ready develop  ## Check formatting, clippy, rustdoc, Python's types and spelling; changes nothing
 	$(CARGO) fmt --all --check

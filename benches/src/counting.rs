@@ -24,6 +24,8 @@ struct Seen {
     requests: BTreeMap<String, u64>,
     sent: u64,
     received: u64,
+    /// Bytes of the bodies of PUTs: of a HEAD, and of anything else.
+    put: (u64, u64),
 }
 
 impl Counts {
@@ -35,6 +37,11 @@ impl Counts {
     pub fn told(&self) -> Value {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         json!({ "requests": seen.requests, "sent": seen.sent, "received": seen.received })
+    }
+
+    /// Returns the bytes of the bodies of PUTs so far: of a HEAD, and of anything else.
+    pub fn put_bytes(&self) -> (u64, u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).put
     }
 }
 
@@ -78,15 +85,29 @@ async fn forth(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, counts: Counts) 
         if read == 0 {
             return to.shutdown().await;
         }
-        let kinds = requests.feed(&buffer[..read]);
+        let found = requests.feed(&buffer[..read]);
         counts.change(|seen| {
             seen.sent += read as u64;
-            for kind in kinds {
-                *seen.requests.entry(kind).or_default() += 1;
+            for request in found {
+                if request.kind == "PUT" {
+                    let sum = if request.is_head { &mut seen.put.0 } else { &mut seen.put.1 };
+                    *sum += request.body;
+                }
+                *seen.requests.entry(request.kind).or_default() += 1;
             }
         });
         to.write_all(&buffer[..read]).await?;
     }
+}
+
+/// A request, as its head describes it.
+#[derive(Debug, PartialEq)]
+struct Request {
+    kind: String,
+    /// Bytes of the body; 0 if it is chunked.
+    body: u64,
+    /// It is for the HEAD of a queue file.
+    is_head: bool,
 }
 
 /// The position in a stream of requests.
@@ -99,9 +120,9 @@ struct Requests {
 }
 
 impl Requests {
-    /// Returns the kinds of the requests whose heads end in these bytes.
-    fn feed(&mut self, mut bytes: &[u8]) -> Vec<String> {
-        let mut kinds = vec![];
+    /// Returns the requests whose heads end in these bytes.
+    fn feed(&mut self, mut bytes: &[u8]) -> Vec<Request> {
+        let mut found = vec![];
         while !bytes.is_empty() {
             if self.body > 0 && !self.chunked {
                 let skip = bytes.len().min(usize::try_from(self.body).unwrap_or(usize::MAX));
@@ -122,7 +143,6 @@ impl Requests {
                 let head = String::from_utf8_lossy(&head);
                 let mut words = head.split(' ');
                 let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-                kinds.push(if target.contains("list-type=") { "LIST" } else { method }.to_owned());
                 let field = |name: &str| {
                     head.lines().find_map(|line| {
                         let (key, value) = line.split_once(':')?;
@@ -131,6 +151,11 @@ impl Requests {
                 };
                 self.body = field("content-length").and_then(|v| v.parse().ok()).unwrap_or(0);
                 self.chunked = field("transfer-encoding").is_some_and(|v| v.eq_ignore_ascii_case("chunked"));
+                found.push(Request {
+                    kind: if target.contains("list-type=") { "LIST" } else { method }.to_owned(),
+                    body: self.body,
+                    is_head: target.split('?').next().is_some_and(|path| path.ends_with(".head")),
+                });
                 // An empty chunked body is only its end mark, which begins with the head's last line break.
                 if self.chunked {
                     self.head.extend_from_slice(b"\r\n");
@@ -139,23 +164,26 @@ impl Requests {
                 self.head.clear();
             }
         }
-        kinds
+        found
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Requests;
+    use super::{Request, Requests};
 
     #[test]
     fn requests_are_told_apart_however_they_are_cut() {
-        let stream = b"PUT /b/k HTTP/1.1\r\nContent-Length: 20\r\n\r\nGET / HTTP/1.1\r\n\r\n..\
+        let stream = b"PUT /b/k.head?x HTTP/1.1\r\nContent-Length: 20\r\n\r\nGET / HTTP/1.1\r\n\r\n..\
             GET /b?list-type=2 HTTP/1.1\r\nhost: a\r\n\r\nPUT /c HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n\
             5\r\nhello\r\n0\r\n\r\nDELETE /d HTTP/1.1\r\n\r\n";
         for size in [1, 2, 3, 7, 1_000] {
             let mut requests = Requests::default();
-            let kinds: Vec<String> = stream.chunks(size).flat_map(|part| requests.feed(part)).collect();
+            let found: Vec<Request> = stream.chunks(size).flat_map(|part| requests.feed(part)).collect();
+            let kinds: Vec<&str> = found.iter().map(|request| &request.kind[..]).collect();
             assert_eq!(kinds, ["PUT", "LIST", "PUT", "DELETE"], "in pieces of {size}");
+            let first = Request { kind: "PUT".to_owned(), body: 20, is_head: true };
+            assert_eq!((&found[0], found[2].is_head), (&first, false));
         }
     }
 }

@@ -3,7 +3,7 @@
 //! [`delayed`] is the simulated store, [`null`] the loop that does nothing but its PUTs, [`load`] the closed
 //! loop over the engine, [`cells`] the grid of callers and backlogs, [`single`] one caller against a raw PUT,
 //! [`cost`] the cost of an op in the database, [`delta`] the bytes a commit adds to HEAD, [`quiet`] the requests
-//! of an idle queue, [`real`] the same loop against a real server. [`fit`], [`growth`] and [`lifecycle`] belong to
+//! of an idle queue, [`real`] the same loop against a real server. [`fit`], [`growth`], [`hosts`] and [`lifecycle`] belong to
 //! their own programs. Shipped code never calls this crate.
 
 pub mod cells;
@@ -13,6 +13,7 @@ pub mod delayed;
 pub mod delta;
 pub mod fit;
 pub mod growth;
+pub mod hosts;
 pub mod lifecycle;
 pub mod load;
 pub mod local;

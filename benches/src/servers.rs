@@ -76,7 +76,19 @@ impl SlowServer {
     pub async fn start(upstream: Duration, downstream: Duration) -> std::result::Result<Self, Missing> {
         let toxiproxy = tool("toxiproxy").ok_or_else(|| not_installed("no toxiproxy"))?;
         let data = tempfile::tempdir().map_err(|e| broken("a temporary directory").because(e))?;
-        Self::start_on(data, toxiproxy, upstream, downstream).await
+        let installed = server(&data).await?;
+        Self::start_on(data, installed, toxiproxy, upstream, downstream).await
+    }
+
+    /// Starts gofakes3, which keeps everything in memory, in the same way.
+    pub async fn start_gofakes3(
+        upstream: Duration,
+        downstream: Duration,
+    ) -> std::result::Result<Self, Missing> {
+        let toxiproxy = tool("toxiproxy").ok_or_else(|| not_installed("no toxiproxy"))?;
+        let data = tempfile::tempdir().map_err(|e| broken("a temporary directory").because(e))?;
+        let installed = gofakes3().await?.ok_or_else(|| not_installed("no gofakes3"))?;
+        Self::start_on(data, installed, toxiproxy, upstream, downstream).await
     }
 
     /// Does the same with the server's disk in memory where the system allows it: the time of a real disk varies.
@@ -87,16 +99,17 @@ impl SlowServer {
         let toxiproxy = tool("toxiproxy").ok_or_else(|| not_installed("no toxiproxy"))?;
         let data = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
         let data = data.map_err(|e| broken("a temporary directory").because(e))?;
-        Self::start_on(data, toxiproxy, upstream, downstream).await
+        let installed = server(&data).await?;
+        Self::start_on(data, installed, toxiproxy, upstream, downstream).await
     }
 
     async fn start_on(
         data: TempDir,
+        (name, mut command, port): Installed,
         toxiproxy: PathBuf,
         upstream: Duration,
         downstream: Duration,
     ) -> std::result::Result<Self, Missing> {
-        let (name, mut command, port) = server(&data).await?;
         let server = spawn(name, &mut command)?;
         listens(port).await?;
         ready(port).await?;
@@ -143,10 +156,13 @@ fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns the command of the best installed server, and its port.
-async fn server(data: &TempDir) -> std::result::Result<(&'static str, Command, u16), Missing> {
-    let port = free_port().await?;
+/// The name of a server, its command and its port.
+type Installed = (&'static str, Command, u16);
+
+/// Returns the best installed server.
+async fn server(data: &TempDir) -> std::result::Result<Installed, Missing> {
     if let Some(path) = tool("minio") {
+        let port = free_port().await?;
         // MinIO takes each directory beside its own as a bucket.
         let bucket = data.path().join(BUCKET);
         std::fs::create_dir(bucket).map_err(|e| broken("the bucket's directory").because(e))?;
@@ -158,10 +174,15 @@ async fn server(data: &TempDir) -> std::result::Result<(&'static str, Command, u
         command.args(["--address", &at(port), "--console-address", &at(console)]);
         return Ok(("minio", command, port));
     }
-    let path = tool("gofakes3").ok_or_else(|| not_installed("neither minio nor gofakes3"))?;
+    gofakes3().await?.ok_or_else(|| not_installed("neither minio nor gofakes3"))
+}
+
+async fn gofakes3() -> Result<Option<Installed>> {
+    let Some(path) = tool("gofakes3") else { return Ok(None) };
+    let port = free_port().await?;
     let mut command = Command::new(path);
     command.args(["-backend", "memory", "-autobucket", "-host", &at(port)]);
-    Ok(("gofakes3", command, port))
+    Ok(Some(("gofakes3", command, port)))
 }
 
 fn tool(name: &str) -> Option<PathBuf> {
