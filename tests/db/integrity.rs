@@ -26,7 +26,10 @@ fn a_state_that_breaks_a_rule_is_named() {
         ("states are known", "UPDATE jobs SET state = 9 WHERE state = 5"),
         ("without a group", "UPDATE jobs SET held = 1 WHERE group_name IS NULL"),
         ("the first unfinished jobs are not blocked", "UPDATE jobs SET held = 0"),
-        ("the first unfinished jobs are not blocked", "UPDATE jobs SET held = 1 WHERE group_name IS NOT NULL"),
+        (
+            "the first unfinished jobs are not blocked",
+            "UPDATE jobs SET held = 1 WHERE group_name IS NOT NULL",
+        ),
         (
             "no blocked job is leased",
             "UPDATE jobs SET state = 4, token = x'00112233445566778899aabbccddeeff'",

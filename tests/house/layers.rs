@@ -34,6 +34,11 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "link", uses: &["noun"], crates: &["bytes", "rmp_serde", "serde"] },
     Layer { folder: "door", uses: &["noun", "bytes::metrics"], crates: &["serde", "tokio", "tracing"] },
     Layer {
+        folder: "host",
+        uses: &["noun", "bytes", "link", "door"],
+        crates: &["bytes", "serde", "tokio", "tracing"],
+    },
+    Layer {
         folder: "engine",
         uses: &["noun", "state", "bytes", "bucket", "door"],
         crates: &[
@@ -68,7 +73,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "handle",
-        uses: &["noun", "fit", "bytes", "door"],
+        uses: &["noun", "fit", "bytes", "door", "host"],
         crates: &["async_trait", "bytes", "futures_util", "serde", "serde_json", "tokio", "tracing", "uuid"],
     },
 ];
@@ -81,6 +86,7 @@ const INTERNALS: &str = "internals";
 /// The additional folders that single files may use beyond their layer.
 const ALSO: &[(&str, &[&str])] = &[
     ("handle/registry", &["crate::engine::writer", "crate::engine::local::Dir"]),
+    ("handle/role", &["crate::engine::writer", "crate::engine::local::Dir"]),
     // An op is checked before it is sent, and a simulation has its own directory.
     (
         "handle/file",
@@ -96,11 +102,12 @@ const ALSO: &[(&str, &[&str])] = &[
 /// Crates that only these files use, whatever their layer.
 const HOMES: &[(&str, &[&str])] = &[
     ("getrandom", &["noun/env"]),
-    ("rustix", &["noun/env"]),
-    ("tokio", &["noun/env", "bytes", "door", "engine", "operate", "handle"]),
+    ("hmac", &["host/proof"]),
+    ("rustix", &["noun/env", "host"]),
+    ("tokio", &["noun/env", "bytes", "door", "host", "engine", "operate", "handle"]),
     ("jiff", &["noun/cron", "noun/schedule"]),
-    ("sha2", &["noun/content", "bytes", "engine"]),
-    ("tracing", &["fork", "state", "bytes", "door", "engine", "operate", "handle"]),
+    ("sha2", &["noun/content", "bytes", "host", "engine"]),
+    ("tracing", &["fork", "state", "bytes", "door", "host", "engine", "operate", "handle"]),
     ("aws_config", &["bytes/store/s3"]),
     ("aws_sdk_s3", &["bytes/store/s3"]),
     ("aws_smithy_runtime_api", &["bytes/store/s3"]),

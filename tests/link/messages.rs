@@ -2,8 +2,8 @@
 
 use bucketq::error::{CODES, Code, Error};
 use bucketq::internals::message::{
-    Greeting, Hello, OpReply, OpRequest, RepeatableTask, Reply, Request, Unknown, WireError, WireWait,
-    decode, encode,
+    Greeting, Hello, OpReply, OpReport, OpRequest, RepeatableTask, Reply, Request, Unknown, WireError,
+    WireWait, decode, encode,
 };
 use bucketq::op::{Held, Op, Outcome};
 use bucketq::query::{Answer, Query};
@@ -19,6 +19,7 @@ fn request() -> OpRequest {
         again: true,
         cancel: false,
         last_ms: 5,
+        watched: false,
         stamp: 6,
         wait: WireWait::Ms(7),
         op: encode(&enqueue("q", [job(1)])).expect("an op is encoded"),
@@ -47,6 +48,7 @@ fn every_kind_of_message_survives_the_way() {
             commit_seq: 4,
             commit_ms: 5,
             stamp: 6,
+            report: OpReport { waits_ms: vec![12], ..OpReport::default() },
         }]),
         Reply::Answer { id: 1, result: Err(error.clone()) },
         Reply::Trouble(Some(error)),

@@ -201,7 +201,11 @@ impl World {
         });
         let last_ms = self.now_ms + [400, 100_000][self.dice.below(2)];
         let op = encode(&op).expect("an op is encoded");
-        self.send(at, Call { op, wait: WireWait::No, last_ms, stamp: u64::from(token) }, token);
+        self.send(
+            at,
+            Call { op, wait: WireWait::No, last_ms, stamp: u64::from(token), watched: false },
+            token,
+        );
     }
 
     fn send(&mut self, at: usize, call: Call, token: u8) {

@@ -113,7 +113,7 @@ def test_an_event_of_a_kind_that_is_not_known_is_told_bare():
 async def test_a_lost_race_is_told(face, tmp_path):
     told = []
     url = str(tmp_path / "jobs")
-    elsewhere = f"import bucketq; bucketq.open({url!r}).queue('q').enqueue(1)"
+    elsewhere = f"import bucketq; bucketq.open({url!r}, share=False).queue('q').enqueue(1)"
     async with await Box(face, url, {}).open(on_event=told.append) as file:
         assert program(elsewhere) == ("", "", 0)
         await file.queue("q").enqueue(2)

@@ -4,6 +4,7 @@
 pub use crate::bucket::archive;
 pub use crate::bucket::{base, head, keys, record, segment, wire};
 pub use crate::engine::{commit, gap, local, settle};
+pub use crate::host::{place, proof};
 pub use crate::link::{client, frame, message};
 pub use crate::noun::session;
 pub use crate::state::{db, pages};

@@ -20,9 +20,9 @@
 //!
 //! # Folders
 //! `noun` has plain values, `fit` the fit model, `state` the database, `bytes` the stores, `bucket` the formats of
-//! objects, `door` the mailbox, `engine` the writer, `link` the messages between processes, `operate` check and restore,
-//! `handle` the public handles. docs/architecture.md is the same map with its borders; docs/format.md describes every
-//! byte.
+//! objects, `door` the mailbox, `engine` the writer, `link` the messages between processes, `host` the place where
+//! those of one machine meet, `operate` check and restore, `handle` the public handles.
+//! docs/architecture.md is the same map with its borders; docs/format.md describes every byte.
 
 mod bucket;
 mod bytes;
@@ -32,6 +32,7 @@ pub mod fit;
 #[doc(hidden)]
 pub mod fork;
 mod handle;
+mod host;
 #[doc(hidden)]
 pub mod internals;
 mod link;
@@ -50,6 +51,7 @@ pub use crate::noun::config::{self, Fsync, Host, Mode, Options, S3Options};
 pub use crate::noun::env::{self, Env};
 pub use crate::noun::error::{self, Code, Error, Kind, Result};
 pub use crate::noun::event::{self, Event, Happened, Loss};
+pub use crate::noun::host::HostRole;
 pub use crate::noun::job::{
     self, Attempt, Backoff, Dedup, DedupScope, Ended, Job, JobId, New, Payload, State, When,
 };

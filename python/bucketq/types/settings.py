@@ -59,6 +59,10 @@ class Settings(TypedDict, total=False):
     """The most bytes of bases and segments there; the least recently used are deleted first."""
     copy_interval: Seconds
     """The copy there is at most this old, while there are commits."""
+    share: bool
+    """Share one writer with the other processes of this user on this host that use the same queue file."""
+    host_dir: str | PathLike[str]
+    """The directory in which the processes of a host find each other; by default a private one of the user."""
     endpoint: str
     """The S3 server, when it is not AWS."""
     region: str

@@ -2,7 +2,7 @@
 
 use bucketq::error::Error;
 use bucketq::internals::db::{Delivered, Moment};
-use bucketq::internals::message::{OpReply, OpRequest, Unknown, WireError, decode, encode};
+use bucketq::internals::message::{OpReply, OpReport, OpRequest, Unknown, WireError, decode, encode};
 use bucketq::internals::pages::Pages;
 use bucketq::internals::session::{Delivery, SessionId};
 use bucketq::op::{Op, Outcome};
@@ -200,5 +200,6 @@ fn reply(
 ) -> OpReply {
     let result = result.map(|outcome| encode(&outcome).expect("an outcome is encoded"));
     let result = result.map_err(|error| WireError::from(&error));
-    OpReply { n, result, recorded, unknown, commit_seq: moment.commit_seq, commit_ms: moment.now_ms, stamp }
+    let (commit_seq, commit_ms, report) = (moment.commit_seq, moment.now_ms, OpReport::default());
+    OpReply { n, result, recorded, unknown, commit_seq, commit_ms, stamp, report }
 }

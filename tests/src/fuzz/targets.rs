@@ -145,7 +145,8 @@ fn streams() -> Vec<Vec<u8>> {
     for op in ops {
         let op = encode(&op).expect("an op is encoded");
         let (again, wait) = (true, WireWait::Ms(7));
-        let sent = OpRequest { n: 3, have: 2, again, cancel: false, last_ms: 5, stamp: 6, wait, op };
+        let sent =
+            OpRequest { n: 3, have: 2, again, cancel: false, watched: true, last_ms: 5, stamp: 6, wait, op };
         let mut bytes = vec![];
         put_beat(&mut bytes, 9);
         put_message(&mut bytes, &encode(&Request::Op(sent)).expect("a request is encoded"));

@@ -6,18 +6,28 @@
 
 mod events;
 mod load;
+mod session;
+mod shared;
+mod slot;
 mod tasks;
 
 pub use events::Events;
+use events::Watchers;
 pub(crate) use load::{Load, Loaded};
+pub(crate) use session::{
+    DeliveryResult, ExecutionEnd, OpFacts, SessionClock, SessionOp, SessionReplies, millis, perhaps_elsewhere,
+};
+pub(crate) use shared::{HostPart, Shared};
+pub(crate) use slot::{ReplyTo, Slot, Stage};
 pub(crate) use tasks::{QueuedTask, Task, TaskResult};
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -26,7 +36,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::bytes::metrics::{Counters, Observed};
 use crate::noun::config::Options;
 use crate::noun::env::Env;
 use crate::noun::error::{Code, Error, Kind, Result};
@@ -96,93 +105,6 @@ pub(crate) enum Work {
     },
 }
 
-/// How far an op has come. When its caller gives up, it decides between "surely not applied" and "unknown" (P7).
-#[derive(Debug, Default)]
-pub(crate) struct Stage(AtomicU8);
-
-const QUEUED: u8 = 0;
-const SENT: u8 = 1;
-const GONE: u8 = 2;
-const PARKED: u8 = 3;
-
-impl Stage {
-    /// Returns the stage of an op that may have been sent.
-    pub fn sent() -> Self {
-        Self(AtomicU8::new(SENT))
-    }
-
-    /// Marks the op as sent, before its body is. Returns false if the caller has given up: do not send the body.
-    pub fn send(&self) -> bool {
-        let send = |now| (now != GONE).then_some(SENT);
-        self.0.fetch_update(SeqCst, SeqCst, send).is_ok()
-    }
-
-    /// Marks the op as not sent: its body was surely not applied.
-    pub fn unsend(&self) {
-        let _ = self.0.compare_exchange(SENT, QUEUED, SeqCst, SeqCst);
-    }
-
-    /// Marks the op as parked: it was surely not applied and is tried again until the writer ends it, not the deadline.
-    pub fn park(&self) {
-        let _ = self.0.fetch_update(SeqCst, SeqCst, |now| (now != GONE).then_some(PARKED));
-    }
-
-    fn is_parked(&self) -> bool {
-        self.0.load(SeqCst) == PARKED
-    }
-
-    /// Marks the caller as gone. Returns true if the op is surely not applied.
-    fn give_up(&self) -> bool {
-        matches!(self.0.swap(GONE, SeqCst), QUEUED | PARKED)
-    }
-
-    pub fn is_gone(&self) -> bool {
-        self.0.load(SeqCst) == GONE
-    }
-}
-
-/// An op on its way through the writer, and the channel for its reply.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    pub load: Load,
-    pub wait: Wait,
-    pub arrived: Instant,
-    pub stage: Arc<Stage>,
-    pub reply: Option<oneshot::Sender<Result<Done>>>,
-}
-
-impl Slot {
-    /// Returns the work; `None` once the caller has left.
-    pub fn work(&self) -> Option<Arc<Loaded>> {
-        self.load.get()
-    }
-
-    /// Returns whether there is work of this kind.
-    pub fn is(&self, kind: impl Fn(&Work) -> bool) -> bool {
-        self.work().is_some_and(|loaded| kind(&loaded.work))
-    }
-
-    /// Returns whether the caller no longer waits. False for a slot that hands back jobs, which has no caller.
-    pub fn is_gone(&self) -> bool {
-        self.stage.is_gone() || self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
-    }
-
-    /// Returns a slot for an empty commit.
-    pub fn fence(now: Instant, stage: Arc<Stage>, reply: Option<oneshot::Sender<Result<Done>>>) -> Self {
-        Self { load: Load::new(Work::Fence, None), wait: Wait::No, arrived: now, stage, reply }
-    }
-
-    pub fn release(held: Held, now: Instant) -> Self {
-        Self {
-            load: Load::new(Work::Op(Op::Release { held }), None),
-            wait: Wait::No,
-            arrived: now,
-            stage: Arc::default(),
-            reply: None,
-        }
-    }
-}
-
 /// How often a call whose handle is closing checks whether its op waits for room.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -191,6 +113,8 @@ const TICK: Duration = Duration::from_millis(20);
 pub(crate) struct Question {
     pub query: Query,
     pub max_age: Option<Duration>,
+    /// The newest commit that its caller has seen: no older state is a reply (P35).
+    pub seen: u64,
     pub arrived: Instant,
     pub reply: oneshot::Sender<Result<Answer>>,
 }
@@ -224,7 +148,7 @@ pub(crate) struct Collection {
 }
 
 /// The outcome of one step of archiving.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ArchiveStep {
     /// An object with this number of jobs is on the list.
     Listed(u64),
@@ -258,66 +182,49 @@ pub(crate) enum Mail {
     Archive(oneshot::Sender<Result<ArchiveStep>>),
     /// A background task is done.
     Wake,
+    /// A caller has left without its reply.
+    Left,
+    /// Another process of this host has taken over: stop writing, and send it everything.
+    Resign,
     /// Gets its reply once everything before it has one.
     Flush(oneshot::Sender<()>),
 }
 
-/// State that the writer and the handles share, apart from mail.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub counters: Arc<Counters>,
-    pub observed: Observed,
-    pub watchers: events::Watchers,
-    waiting: AtomicUsize,
-    /// Bytes of payload in the waiting ops.
-    waiting_bytes: AtomicUsize,
-    trouble: Mutex<Option<Error>>,
-    /// The writer has permanently stopped writing: opening the queue file again starts a new one.
-    dead: AtomicBool,
-    unsynced: Mutex<Unsynced>,
-    /// True while a base is being written.
-    pub base_under_way: watch::Sender<bool>,
+/// The receiving end of a mailbox, with mail that comes before all other.
+pub(crate) struct Inbox {
+    pub rx: mpsc::UnboundedReceiver<Mail>,
+    pub mail: VecDeque<Mail>,
 }
 
-impl Shared {
-    pub fn new(counters: Arc<Counters>) -> Self {
-        Self {
-            counters,
-            observed: Observed::default(),
-            watchers: events::Watchers::default(),
-            waiting: AtomicUsize::new(0),
-            waiting_bytes: AtomicUsize::new(0),
-            trouble: Mutex::new(None),
-            dead: AtomicBool::new(false),
-            unsynced: Mutex::default(),
-            base_under_way: watch::Sender::new(false),
+impl Inbox {
+    /// Drops ops whose callers have left.
+    pub fn drop_gone(&mut self) {
+        self.mail.extend(std::iter::from_fn(|| self.rx.try_recv().ok()));
+        self.mail.retain(|mail| !matches!(mail, Mail::Op(slot) if slot.is_gone()));
+    }
+}
+
+impl Mail {
+    /// Fails the caller, if there is one, with this error.
+    pub fn refuse(self, error: &Error) {
+        let error = error.clone();
+        match self {
+            Self::Op(Slot { reply: ReplyTo::Caller(reply), session, .. }) => {
+                let error = if session.is_some() { perhaps_elsewhere(Some(error)) } else { error };
+                drop(reply.send(Err(error)));
+            }
+            Self::Ask(Question { reply, .. }) => drop(reply.send(Err(error))),
+            Self::Await(Await { reply, .. }) => drop(reply.send(Err(error))),
+            Self::Collect(Collection { begun, reply, .. }) => {
+                drop(begun.send(Err(error.clone())));
+                drop(reply.send(Err(error)));
+            }
+            Self::Export(Export { reply, .. }) => drop(reply.send(Err(error))),
+            Self::Task(QueuedTask { reply, .. }) => drop(reply.send(Err(error))),
+            Self::Archive(reply) => drop(reply.send(Err(error))),
+            Self::Flush(done) => drop(done.send(())),
+            Self::Op(_) | Self::HandBack(_) | Self::Wake | Self::Left | Self::Resign => {}
         }
-    }
-
-    pub fn is_dead(&self) -> bool {
-        self.dead.load(SeqCst)
-    }
-
-    pub fn die(&self) {
-        self.dead.store(true, SeqCst);
-    }
-
-    /// Sets what is pending, before the writer replies to any caller.
-    pub fn set_unsynced(&self, commits: u64, ops: u64, bytes: u64) {
-        *self.unsynced.lock().unwrap_or_else(PoisonError::into_inner) = Unsynced { commits, ops, bytes };
-    }
-
-    pub fn unsynced(&self) -> Unsynced {
-        *self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sets the last error of the store, for callers whose deadline passes; `None` once the store works again.
-    pub fn trouble(&self, error: Option<Error>) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = error;
-    }
-
-    fn last_trouble(&self) -> Option<Error> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -343,6 +250,9 @@ pub(crate) struct Door {
     pub began: Instant,
     /// Becomes true when the writer has ended.
     pub ended: watch::Receiver<bool>,
+    /// Dropped with the door: then no handle of this process is left.
+    #[allow(dead_code, reason = "its receivers notice when it is dropped")]
+    pub handles: watch::Sender<()>,
 }
 
 impl fmt::Debug for Door {
@@ -377,9 +287,16 @@ impl Door {
         let load = Load::new(work, room);
         let (tx, rx) = oneshot::channel();
         let stage = Arc::new(Stage::default());
-        let slot = Slot { load: load.clone(), wait, arrived, stage: Arc::clone(&stage), reply: Some(tx) };
+        let slot = Slot {
+            load: load.clone(),
+            wait,
+            arrived,
+            stage: Arc::clone(&stage),
+            session: None,
+            reply: ReplyTo::Caller(tx),
+        };
         self.tx.send(Mail::Op(slot)).map_err(|_| gone())?;
-        let mut pending = AwaitedReply { rx, load, door: Arc::clone(self) };
+        let mut pending = AwaitedReply { rx, replied: false, load, door: Arc::clone(self) };
         let answer = match give_up {
             None => (&mut pending).await,
             Some(mut at) => loop {
@@ -445,7 +362,9 @@ impl Door {
         let arrived = self.env.monotonic();
         let _place = MailboxPlace::take(self)?;
         let (tx, rx) = oneshot::channel();
-        self.tx.send(Mail::Ask(Question { query, max_age, arrived, reply: tx })).map_err(|_| gone())?;
+        self.tx
+            .send(Mail::Ask(Question { query, max_age, seen: 0, arrived, reply: tx }))
+            .map_err(|_| gone())?;
         tokio::select! {
             biased;
             answer = rx => answer.map_err(|_| gone())?,
@@ -497,6 +416,7 @@ impl Drop for MailboxPlace<'_> {
 /// The caller's end of a slot. Dropping it frees the slot's work, and hands back claimed jobs that nobody received.
 struct AwaitedReply {
     rx: oneshot::Receiver<Result<Done>>,
+    replied: bool,
     load: Load,
     door: Arc<Door>,
 }
@@ -505,7 +425,9 @@ impl Future for AwaitedReply {
     type Output = Result<Done>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.rx).poll(cx).map(|r| r.unwrap_or_else(|_| Err(gone())))
+        let replied = Pin::new(&mut self.rx).poll(cx);
+        self.replied = replied.is_ready();
+        replied.map(|r| r.unwrap_or_else(|_| Err(gone())))
     }
 }
 
@@ -513,10 +435,17 @@ impl Drop for AwaitedReply {
     fn drop(&mut self) {
         self.rx.close();
         self.load.clear();
-        if let Ok(Ok(Done { outcome: Outcome::Claimed(jobs), .. })) = self.rx.try_recv()
-            && !jobs.is_empty()
-        {
-            self.door.hand_back(jobs.iter().map(|c| Held { id: c.job.id, token: c.lease.token }).collect());
+        match self.rx.try_recv() {
+            Ok(Ok(Done { outcome: Outcome::Claimed(jobs), .. })) if !jobs.is_empty() => {
+                let held = jobs.iter().map(|c| Held { id: c.job.id, token: c.lease.token });
+                self.door.hand_back(held.collect());
+            }
+            Ok(_) => {}
+            // Without a reply, and none was taken out: another process may still hold the op.
+            Err(_) if !self.replied && self.door.shared.is_joined() => {
+                let _ = self.door.tx.send(Mail::Left);
+            }
+            Err(_) => {}
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -98,7 +99,7 @@ impl Door {
     ) -> Result<Collected> {
         let requests = || {
             let metrics = self.shared.counters.read();
-            metrics.deletes + metrics.lists + metrics.gets
+            metrics.deletes + metrics.lists + metrics.gets + self.shared.progress.load(SeqCst)
         };
         let mut before = requests();
         loop {

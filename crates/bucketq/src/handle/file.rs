@@ -20,6 +20,7 @@ use crate::noun::config::Options;
 use crate::noun::env::Env;
 use crate::noun::error::{Code, Error, Result, only};
 use crate::noun::event::Happened;
+use crate::noun::host::HostRole;
 use crate::noun::job::{JobId, New, Payload, State};
 use crate::noun::lease::FOREVER_MS;
 use crate::noun::op::{Held, Op, Outcome};
@@ -236,6 +237,12 @@ impl QueueFile {
     pub async fn lives(&self, queue: Option<&str>, after: u64, until: u64, limit: u32) -> Result<Finished> {
         let query = Query::Finished { queue: queue.map(str::to_owned), after, until, limit };
         only!(self.ask(query, None).await?, Answer::Finished(finished) => finished)
+    }
+
+    /// Returns which process of this host writes for this handle.
+    pub fn host_role(&self) -> Result<HostRole> {
+        let door = self.door()?;
+        Ok(door.shared.host_role(door.env.monotonic()))
     }
 
     /// Returns the counters of the writer behind this handle.

@@ -7,5 +7,6 @@ pub mod keeper;
 pub mod manage;
 pub mod queue;
 pub mod registry;
+mod role;
 pub mod sync;
 pub mod workload;

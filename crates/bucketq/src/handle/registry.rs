@@ -2,19 +2,22 @@
 //! started. Called by file.
 
 use std::collections::HashMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::bytes::store::{Store, StoreUrl, open_separately, surroundings};
+use crate::bytes::store::{Place, Store, StoreUrl, open_separately, surroundings};
 use crate::bytes::wrap::limited::CallLimit;
-use crate::door::{Door, Info, Shared};
+use crate::door::{Door, Export, Info, Shared};
 use crate::engine::local::Dir;
-use crate::engine::writer::{Opening, ProvenStores, Writer};
+use crate::engine::writer::ProvenStores;
 use crate::fork::{self, PerProcess};
-use crate::noun::config::{Host, Options};
+use crate::handle::role::{HostSharing, Serving, Stores, opening};
+#[cfg(unix)]
+use crate::host::proof::Credential;
+#[cfg(unix)]
+use crate::host::{Exporter, Introduction, MeetingPlace};
+use crate::noun::config::{Host, Mode, Options, S3Options};
 use crate::noun::env::Env;
 use crate::noun::error::{Code, Error, Result};
 use crate::noun::settings::Setting;
@@ -30,15 +33,13 @@ static OPEN: PerProcess<HashMap<String, SharedDoor>> = PerProcess::new();
 /// The stores that passed the probe in this process.
 static PROVEN_STORES: PerProcess<Arc<ProvenStores>> = PerProcess::new();
 
-type Stores = Pin<Box<dyn Future<Output = Result<Vec<Arc<dyn Store>>>> + Send>>;
-
 /// Returns the door to the queue file at `url`, shared with every other handle of this process on it.
 pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<Door>> {
     options.check()?;
     let url = StoreUrl::parse(url)?;
     let call_limit = CallLimit::new(&Env::default(), options.deadline);
-    let what = opening(url.name());
-    call_limit.run(&what, open_shared(url, options, &call_limit)).await
+    let called = opening(url.name());
+    call_limit.run(&called, open_shared(url, options, &call_limit)).await
 }
 
 async fn open_shared(url: StoreUrl, options: Options, call_limit: &Arc<CallLimit>) -> Result<Arc<Door>> {
@@ -58,11 +59,14 @@ async fn open_shared(url: StoreUrl, options: Options, call_limit: &Arc<CallLimit
         return Ok(door);
     }
     let env = Env::default();
-    let name = url.name().to_owned();
+    let (name, sharing) = (url.name().to_owned(), sharing(&url, &options, &env).await);
     let (for_stores, env_for_stores) = (options.clone(), env.clone());
-    let stores: Stores =
-        Box::pin(async move { open_separately(&url, &for_stores, &env_for_stores, PROBE_CONNECTIONS).await });
-    let door = host(stores, name, options, env, Arc::clone(call_limit), proven_stores(), None).await?;
+    let stores: Stores = Arc::new(move || {
+        let (url, options, env) = (url.clone(), for_stores.clone(), env_for_stores.clone());
+        Box::pin(async move { open_separately(&url, &options, &env, PROBE_CONNECTIONS).await })
+    });
+    let hosted = Hosted { stores, name, options, env, proven_stores: proven_stores(), dir: None };
+    let door = host(hosted, Arc::clone(call_limit), sharing).await?;
     *open = Arc::downgrade(&door);
     Ok(door)
 }
@@ -82,14 +86,79 @@ pub(crate) async fn open_with(
 ) -> Result<Arc<Door>> {
     options.check()?;
     StoreUrl::check_name(name)?;
-    let stores: Stores = Box::pin(async move { Ok(vec![store]) });
+    let stores: Stores = Arc::new(move || {
+        let store = Arc::clone(&store);
+        Box::pin(async move { Ok(vec![store]) })
+    });
     let call_limit = CallLimit::new(&env, options.deadline);
-    let opened = host(stores, name.to_owned(), options, env, Arc::clone(&call_limit), Arc::default(), dir);
-    call_limit.run(&opening(name), opened).await
+    let name = name.to_owned();
+    let called = opening(&name);
+    let hosted = Hosted { stores, name, options, env, proven_stores: Arc::default(), dir };
+    let opened = host(hosted, Arc::clone(&call_limit), Ok(None));
+    call_limit.run(&called, opened).await
 }
 
-fn opening(name: &str) -> String {
-    format!("opening {name}")
+/// Returns where the processes of this host share a writer of the queue file, if they do.
+#[cfg(unix)]
+async fn sharing(url: &StoreUrl, options: &Options, env: &Env) -> Result<Option<HostSharing>> {
+    let shared = options.share
+        && options.mode == Mode::Durable
+        && !options.read_only
+        && options.host == Host::OwnThread
+        && !matches!(url.place(), Place::Memory);
+    if !shared {
+        return Ok(None);
+    }
+    let place = format!("{:?} {}", url.resolved(), surroundings(url, options));
+    let meeting_place = MeetingPlace::find(options.host_dir.as_deref(), &place)?;
+    let shape = shape(options);
+    let credential = Credential::of(url, options).await;
+    let process = format!("process {}", std::process::id());
+    let introduction = Introduction { place, shape, credential, process };
+    let exporter = exporter(url.clone(), options.clone(), env.clone());
+    Ok(Some(HostSharing { place: meeting_place, introduction, exporter }))
+}
+
+/// Processes share no writer on this system.
+#[cfg(not(unix))]
+async fn sharing(_: &StoreUrl, _: &Options, _: &Env) -> Result<Option<HostSharing>> {
+    Ok(None)
+}
+
+/// Returns the options that all processes with one writer must have in common, as text without secrets.
+fn shape(options: &Options) -> String {
+    let S3Options { endpoint, region, path_style, checksum, .. } = &options.s3;
+    format!(
+        "{endpoint:?} {region:?} {path_style:?} {checksum:?} {} {:?} {:?}",
+        options.max_file, options.base_codec, options.cache
+    )
+}
+
+/// Returns the way to write an export without the writer of another process, which does not know this one's paths.
+#[cfg(unix)]
+fn exporter(url: StoreUrl, options: Options, env: Env) -> Exporter {
+    Arc::new(move |export: Export| {
+        let (url, env) = (url.clone(), env.clone());
+        let options =
+            Options { read_only: true, create: false, host: Host::CurrentRuntime, ..options.clone() };
+        tokio::spawn(async move {
+            let Export { path, replace, reply, .. } = export;
+            let name = url.name().to_owned();
+            let call_limit = CallLimit::new(&env, options.deadline);
+            let (for_stores, env_for_stores) = (options.clone(), env.clone());
+            let stores: Stores = Arc::new(move || {
+                let (url, options, env) = (url.clone(), for_stores.clone(), env_for_stores.clone());
+                Box::pin(async move { open_separately(&url, &options, &env, 1).await })
+            });
+            let hosted = Hosted { stores, name, options, env, proven_stores: proven_stores(), dir: None };
+            match host(hosted, call_limit, Ok(None)).await {
+                Ok(door) => {
+                    drop(reply.send(Ok(tokio::spawn(async move { door.export(path, replace).await }))))
+                }
+                Err(error) => drop(reply.send(Err(error))),
+            }
+        });
+    })
 }
 
 fn entry(url: &StoreUrl, options: &Options) -> SharedDoor {
@@ -106,54 +175,55 @@ fn entry(url: &StoreUrl, options: &Options) -> SharedDoor {
     })
 }
 
-/// Starts a writer where the options say, and waits until it is open.
-async fn host(
+/// The arguments of [`host`].
+struct Hosted {
     stores: Stores,
     name: String,
     options: Options,
     env: Env,
-    call_limit: Arc<CallLimit>,
     proven_stores: Arc<ProvenStores>,
     dir: Option<Arc<dyn Dir>>,
+}
+
+/// Begins to serve a queue file where the options say, and waits until it is open.
+async fn host(
+    hosted: Hosted,
+    call_limit: Arc<CallLimit>,
+    sharing: Result<Option<HostSharing>>,
 ) -> Result<Arc<Door>> {
+    let Hosted { stores, name, options, env, proven_stores, dir } = hosted;
     let began = env.monotonic();
     let (tx, rx) = mpsc::unbounded_channel();
     let wake = tx.downgrade();
     let (opened_tx, opened_rx) = oneshot::channel::<Result<Info>>();
     let (ended_tx, ended) = watch::channel(false);
+    let (handles, for_life) = watch::channel(());
     let (shared, options) = (Shared::fresh(), Arc::new(options));
     let on_thread = options.host == Host::OwnThread;
     let thread_name = format!("bucketq {name}");
-    let (for_shared, for_options, for_env) = (Arc::clone(&shared), Arc::clone(&options), env.clone());
+    let life = Serving {
+        stores,
+        name,
+        options: Arc::clone(&options),
+        env: env.clone(),
+        wake,
+        shared: Arc::clone(&shared),
+        proven_stores,
+        dir,
+        call_limit,
+        opened: Some(opened_tx),
+        ended: ended_tx,
+        handles: for_life,
+    };
     // SQLite's own locks belong to all connections of the process: no fork happens while one of them is held.
     let life = fork::stepwise(async move {
-        let what = opening(&name);
-        let for_opening = Arc::clone(&call_limit);
-        let opened = async {
-            let stores = stores.await?;
-            Writer::open(Opening {
-                stores,
-                name,
-                options: for_options,
-                env: for_env,
-                rx,
-                wake,
-                shared: for_shared,
-                call_limit: for_opening,
-                proven_stores,
-                dir,
-            })
-            .await
-        };
-        match call_limit.run(&what, opened).await {
-            Ok(writer) => {
-                writer.set_unsynced();
-                if opened_tx.send(Ok(writer.info())).is_ok() {
-                    writer.run(ended_tx).await;
-                }
-            }
+        match sharing {
+            #[cfg(unix)]
+            Ok(Some(sharing)) => life.share(rx, sharing).await,
+            Ok(_) => life.alone(rx).await,
             Err(error) => {
-                let _ = opened_tx.send(Err(error));
+                life.apart(error.message().to_owned());
+                life.alone(rx).await;
             }
         }
     });
@@ -174,5 +244,5 @@ async fn host(
         tokio::spawn(life);
     }
     let info = opened_rx.await.unwrap_or_else(|_| Err(Error::bug("the writer ended while it was opened")))?;
-    Ok(Arc::new(Door { tx, shared, options, env, info, began, ended }))
+    Ok(Arc::new(Door { tx, shared, options, env, info, began, ended, handles }))
 }

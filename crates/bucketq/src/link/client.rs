@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::message::{OpReply, OpRequest, Unknown, WireWait};
+use crate::noun::session::{Delivery, SessionId};
 
 /// An op as its caller gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct Call {
     pub last_ms: i64,
     /// The client's clock when it first sent the op.
     pub stamp: u64,
+    /// The client has listeners for events.
+    pub watched: bool,
 }
 
 /// An op without a final result.
@@ -139,6 +142,13 @@ impl Session {
         self.pending.get_mut(&n).map(|pending| pending.deliver(n, have))
     }
 
+    /// Returns how an op without a final result arrives at a writer of this process, after it was sent elsewhere.
+    pub fn taken_over(&mut self, n: u64) -> Option<Delivery> {
+        let (session, born) = (SessionId(self.id), self.born);
+        let OpRequest { n, have, again, cancel, last_ms, stamp, .. } = self.again(n)?;
+        Some(Delivery { session, born, n, have, again, cancel, last_ms, stamp })
+    }
+
     /// Returns the call of a pending op.
     pub fn call(&self, n: u64) -> Option<&Call> {
         self.pending.get(&n).map(|pending| &pending.call)
@@ -150,7 +160,7 @@ impl Pending {
     fn deliver(&mut self, n: u64, have: u64) -> OpRequest {
         let again = self.deliveries > 0;
         self.deliveries += 1;
-        let Call { op, wait, last_ms, stamp } = self.call.clone();
-        OpRequest { n, have, again, cancel: self.cancel, last_ms, stamp, wait, op }
+        let Call { op, wait, last_ms, stamp, watched } = self.call.clone();
+        OpRequest { n, have, again, cancel: self.cancel, watched, last_ms, stamp, wait, op }
     }
 }

@@ -138,6 +138,9 @@ pub struct OpRequest {
     pub last_ms: i64,
     /// The client's clock when it first sent the op, in milliseconds since the session began.
     pub stamp: u64,
+    /// The client has listeners: return the events of the op.
+    #[serde(default)]
+    pub watched: bool,
     /// How long a claim waits for a job, or an enqueue for room.
     pub wait: WireWait,
     /// The op, encoded.
@@ -188,6 +191,11 @@ pub enum Reply {
     },
     /// The store fails at the moment, for error messages; none once it works again.
     Trouble(Option<WireError>),
+    /// An enqueue waits for room, as the policy of its queue allows: its caller waits for longer than a deadline.
+    Parked {
+        /// The number of the op in its session.
+        n: u64,
+    },
     /// This writer leaves: send everything without a result to the next one.
     Moving,
 }
@@ -210,6 +218,23 @@ pub struct OpReply {
     pub commit_ms: i64,
     /// The client's clock from which leases count.
     pub stamp: u64,
+    /// The facts that the execution reported for listeners and metrics.
+    #[serde(default)]
+    pub report: OpReport,
+}
+
+/// The facts that an op reported while it was executed, for listeners and metrics of its own process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpReport {
+    /// The events, encoded; empty without any.
+    #[serde(default, skip_serializing_if = "Bytes::is_empty")]
+    pub events: Bytes,
+    /// How long claimed jobs had waited.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_ms: Vec<i64>,
+    /// How long acked jobs had been worked on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs_ms: Vec<i64>,
 }
 
 /// Why a writer has no result for an op.

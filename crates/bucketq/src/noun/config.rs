@@ -183,6 +183,11 @@ pub struct Options {
     pub cache_bytes: u64,
     /// Greatest age of the copy in `cache` for `sqlite3`, while there are commits.
     pub copy_interval: Duration,
+    /// Share one writer with the other processes of this user on this host that open the same queue file.
+    pub share: bool,
+    /// The directory in which the processes of a host find each other; containers can share one. When not set, a private
+    /// directory of the user.
+    pub host_dir: Option<PathBuf>,
     /// Where the writer runs.
     pub host: Host,
     /// How to reach S3.
@@ -216,6 +221,8 @@ impl Default for Options {
             cache: None,
             cache_bytes: 4 * 1024 * 1024 * 1024,
             copy_interval: Duration::from_secs(1),
+            share: true,
+            host_dir: None,
             host: Host::default(),
             s3: S3Options::default(),
         }

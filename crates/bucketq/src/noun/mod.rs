@@ -9,6 +9,7 @@ pub mod env;
 pub mod error;
 pub mod event;
 pub mod facts;
+pub mod host;
 pub mod job;
 pub mod lease;
 pub mod life;

@@ -292,6 +292,10 @@ settings! {
     "cache_bytes": SettingKind::Count, |o| o.cache_bytes;
     /// Largest age of the copy for `sqlite3` in `cache`, while the queue file changes.
     "copy_interval": SettingKind::Span, |o| o.copy_interval;
+    /// Share one writer with the other processes of this user on this host that use the same queue file.
+    "share": SettingKind::Switch, |o| o.share;
+    /// The directory in which the processes of a host find each other, for containers that share one; by default a private directory of the user.
+    "host_dir": SettingKind::Text, |o| o.host_dir;
     /// The S3 server, if it is not AWS.
     "endpoint": SettingKind::Text, |o| o.s3.endpoint;
     /// The region of the bucket; by default from the usual environment and profile files of AWS.

@@ -25,8 +25,8 @@ pub use memory::Memory;
 pub use probe::{ProbeReport, probe};
 #[cfg(feature = "s3")]
 pub use s3::S3Store;
-pub(crate) use url::surroundings;
 pub use url::{Place, StoreUrl, open_separately, open_store};
+pub(crate) use url::{signing_key, surroundings};
 
 /// A store's name for one state of one object. Opaque: an ETag, a generation, a counter.
 #[derive(Clone, PartialEq, Eq, Hash)]

@@ -24,7 +24,7 @@ use response::{Failure, RequestNotes};
 mod client;
 mod response;
 
-pub(crate) use client::surroundings;
+pub(crate) use client::{signing_key, surroundings};
 
 /// A body transferred more slowly than this counts as hanging.
 const SLOWEST_BYTES_PER_SECOND: u64 = 128 * 1024;

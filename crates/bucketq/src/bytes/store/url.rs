@@ -116,6 +116,19 @@ pub(crate) fn surroundings(url: &StoreUrl, options: &Options) -> String {
     }
 }
 
+/// Returns the key that signs requests to the store of a URL: its id and its secret. None if the store knows no keys,
+/// or if this process has none.
+pub(crate) async fn signing_key(url: &StoreUrl, options: &Options) -> Option<(String, String)> {
+    match url.place() {
+        #[cfg(feature = "s3")]
+        Place::S3 { .. } => super::s3::signing_key(&options.s3).await.ok(),
+        _ => {
+            let _ = options;
+            None
+        }
+    }
+}
+
 /// Returns the real path as far as it exists: the last part may be created later.
 fn resolved(dir: &Path) -> PathBuf {
     let parent = || Some(dir.parent()?.canonicalize().ok()?.join(dir.file_name()?));

@@ -133,6 +133,7 @@ impl<H: Home> Actor<H> {
     pub(super) fn stand_on(&mut self, head: Head, version: Version, sent_at: Instant) {
         self.chores.uploads.adopted(&head);
         self.chores.collector.adopted(&head);
+        self.shared.set_newest(head.commit_seq);
         let before = self.chain.stand_on(ReadHead { head, version, asked: sent_at });
         let (id, home) = (self.identity.id(), &self.home);
         self.chores.after_commit(&before, &mut self.chain, id, |chain| home.settled_image(chain));

@@ -130,6 +130,7 @@ impl<H: Home> Actor<H> {
             &self.shared.counters.caught_up,
             seen.head.commit_seq - known.min(seen.head.commit_seq),
         );
+        self.shared.set_newest(seen.head.commit_seq);
         self.chain.stand_on(seen);
         self.waiting.awaited.moved();
     }

@@ -42,7 +42,7 @@ use turns::Turns;
 use waiting::WaitingRoom;
 
 use crate::bucket::head::Head;
-use crate::door::{Info, Shared, Slot};
+use crate::door::{Inbox, Info, Shared, Slot};
 use crate::engine::local::Settled;
 use crate::engine::time::Timekeeper;
 use crate::noun::config::Options;
@@ -61,11 +61,15 @@ enum WriterInMode {
 }
 
 impl Writer {
-    /// Serves until every handle is gone and everything they sent has a reply.
-    pub async fn run(self, ended: watch::Sender<bool>) {
+    /// Serves until every handle is gone and everything they sent has a reply; or until another process is to write for
+    /// this one: then returns the mailbox.
+    pub async fn run(self, ended: watch::Sender<bool>) -> Option<Inbox> {
         match self.0 {
             WriterInMode::Durable(actor) => Box::pin(actor.run(ended)).await,
-            WriterInMode::Local(actor) => Box::pin(actor.run(ended)).await,
+            WriterInMode::Local(actor) => {
+                Box::pin(actor.run(ended)).await;
+                None
+            }
         }
     }
 
@@ -148,7 +152,8 @@ impl<H: Home> Actor<H> {
 
     /// Runs the batch in one transaction: see [`Chain::execute`].
     fn execute(&mut self, batch: &[Slot], commit_ms: i64) -> Result<(Outcomes, PageChanges)> {
-        let ran = self.chain.execute(batch, commit_ms, self.shared.watchers.any());
+        let now = self.env.monotonic();
+        let ran = self.chain.execute(batch, commit_ms, self.shared.watchers.any(), now);
         ran.map_err(|not_run| match not_run {
             NotRun::Refused(error) => error,
             NotRun::Stuck(error) => self.halt(error),

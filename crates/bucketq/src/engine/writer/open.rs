@@ -22,7 +22,7 @@ use crate::bytes::store::{Expect, Got, Put, Store, Version, probe};
 use crate::bytes::wrap::cached::CachedStore;
 use crate::bytes::wrap::counted::Counted;
 use crate::bytes::wrap::limited::{CallLimit, put_within, within};
-use crate::door::{Mail, Shared};
+use crate::door::{Inbox, Mail, Shared};
 use crate::engine::catchup::{FetchError, Source};
 use crate::engine::commit::{self, Care, CommitAttempt, Fresh};
 use crate::engine::local::{Dir, Disk, LockedDir, Settled, directory, failed};
@@ -42,14 +42,15 @@ const TRIES: u32 = 6;
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// The arguments of [`Writer::open`].
-pub(crate) struct Opening {
+pub(crate) struct Opening<'a> {
     /// The store, over one connection or several separate ones (for the probe).
     pub stores: Vec<Arc<dyn Store>>,
     /// The name of the queue file in it.
     pub name: String,
     pub options: Arc<Options>,
     pub env: Env,
-    pub rx: mpsc::UnboundedReceiver<Mail>,
+    /// The mailbox, which is taken once the queue file is open.
+    pub inbox: &'a mut Option<Inbox>,
     pub wake: mpsc::WeakUnboundedSender<Mail>,
     pub shared: Arc<Shared>,
     /// The time limit of the opening.
@@ -58,6 +59,8 @@ pub(crate) struct Opening {
     pub proven_stores: Arc<ProvenStores>,
     /// The directory of Local mode, if it is not the one that the options name.
     pub dir: Option<Arc<dyn Dir>>,
+    /// The newest commit that the callers have seen; 0 for the first writer of a mailbox.
+    pub seen: u64,
 }
 
 /// A queue file as read.
@@ -88,8 +91,8 @@ struct Opener {
 
 impl Writer {
     /// Opens the queue file, or creates it.
-    pub async fn open(opening: Opening) -> Result<Self> {
-        let Opening { stores, name, options, env, rx, wake, shared, call_limit, proven_stores, dir } =
+    pub async fn open(opening: Opening<'_>) -> Result<Self> {
+        let Opening { stores, name, options, env, inbox, wake, shared, call_limit, proven_stores, dir, seen } =
             opening;
         let Some(first) = stores.first() else { return Err(Error::invalid("a queue file needs a store")) };
         let counted = |store: &Arc<dyn Store>| -> Arc<dyn Store> {
@@ -115,9 +118,18 @@ impl Writer {
         };
         let copy = opener.open_cache()?;
         let (found, local) = opener.open_in(dir).await?;
+        if found.head.commit_seq < seen {
+            return Err(Error::new(
+                Code::RolledBack,
+                format!(
+                    "this process has seen commit {seen}, and the newest is {} now",
+                    found.head.commit_seq
+                ),
+            ));
+        }
         Ok(Self(match local {
-            None => WriterInMode::Durable(opener.assemble(Durable(copy), found, rx, wake, shared)?),
-            Some(local) => WriterInMode::Local(opener.assemble(local, found, rx, wake, shared)?),
+            None => WriterInMode::Durable(opener.assemble(Durable(copy), found, inbox, wake, shared)?),
+            Some(local) => WriterInMode::Local(opener.assemble(local, found, inbox, wake, shared)?),
         }))
     }
 }
@@ -128,23 +140,26 @@ impl Opener {
         self,
         home: H,
         found: LoadedFile,
-        rx: mpsc::UnboundedReceiver<Mail>,
+        inbox: &mut Option<Inbox>,
         wake: mpsc::WeakUnboundedSender<Mail>,
         shared: Arc<Shared>,
     ) -> Result<Box<Actor<H>>> {
         let Self { source, options, env, time, proven_stores, .. } = self;
         let LoadedFile { head, version, asked, pages, records } = found;
+        shared.set_newest(head.commit_seq);
         let chain = Chain::new(ReadHead { head, version, asked }, pages, &options, &source)?;
         let archiver = Archiver::new(wake, &options, &env, &shared);
         let mut chores = Chores::new(&source, archiver, &options, &env, shared.base_under_way.clone());
         for record in &records {
             chores.uploads.settled(record);
         }
+        let packer = Packer::new(chain.head())?;
+        let Some(inbox) = inbox.take() else { return Err(Error::bug("the mailbox has an owner already")) };
         Ok(Box::new(Actor {
             home,
-            packer: Packer::new(chain.head())?,
+            packer,
             chain,
-            waiting: WaitingRoom::new(rx, asked, &options, &env, &shared),
+            waiting: WaitingRoom::new(inbox, asked, &options, &env, &shared),
             turns: Turns::new(asked, &options, &env),
             remote: Remote::new(source, time, proven_stores, &options, &env, &shared),
             identity: Identity::new(&env),

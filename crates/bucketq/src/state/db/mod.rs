@@ -47,6 +47,7 @@ pub use reported::Reported;
 pub use sessions::Delivered;
 
 use crate::noun::error::{Code, Error, Result};
+use crate::noun::event::Happened;
 use crate::noun::op::{Op, Outcome, Queues};
 use crate::noun::policy::Overflow;
 use crate::noun::query::{Answer, Query};
@@ -361,6 +362,16 @@ impl Db {
     /// Returns what the committed transaction reported.
     pub fn take_reported(&mut self) -> Reported {
         std::mem::take(&mut self.cache.reported)
+    }
+
+    /// Returns where the report of the open transaction ends, for [`Db::take_reported_since`].
+    pub fn reported_mark(&self) -> [usize; 4] {
+        self.cache.reported.mark()
+    }
+
+    /// Takes the events and times out that were reported since the mark, because they belong to another process.
+    pub fn take_reported_since(&mut self, mark: [usize; 4]) -> (Vec<Happened>, Vec<i64>, Vec<i64>) {
+        self.cache.reported.take_since(mark)
     }
 
     /// Returns the number of hints for dedup keys, outdated ones included.

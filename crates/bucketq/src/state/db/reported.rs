@@ -41,6 +41,14 @@ impl Reported {
         [self.facts.as_ref().map_or(0, Vec::len), self.waits_ms.len(), self.runs_ms.len(), self.ended.len()]
     }
 
+    /// Takes out the events and times since the mark.
+    pub(super) fn take_since(&mut self, mark: [usize; 4]) -> (Vec<Happened>, Vec<i64>, Vec<i64>) {
+        let [facts, waits, runs, _] = mark;
+        let events = self.facts.as_mut().map_or_else(Vec::new, |all| all.split_off(facts.min(all.len())));
+        let times = |all: &mut Vec<i64>, from: usize| all.split_off(from.min(all.len()));
+        (events, times(&mut self.waits_ms, waits), times(&mut self.runs_ms, runs))
+    }
+
     /// Drops everything since the mark. Lost leases stay: they are true even if the ops are undone.
     pub(super) fn back_to(&mut self, [facts, waits, runs, ended]: [usize; 4]) {
         if let Some(all) = &mut self.facts {

@@ -87,7 +87,7 @@ pub(super) struct Sessions {
 
 impl Db {
     /// Executes an op of a session between `begin` and `commit`, or finds that it was executed before. `parks` says
-    /// that a claim that finds nothing continues to wait: then an empty result is not recorded.
+    /// that a claim without a job, or an enqueue without room, continues to wait: then it has no result yet.
     ///
     /// As with [`Db::apply`], an error may leave the database [`Db::poisoned`].
     pub fn deliver(
@@ -122,7 +122,12 @@ impl Db {
             (result, false)
         };
         let changed = self.conn.total_changes() > before;
-        let waits = parks && matches!(&result, Ok(Outcome::Claimed(jobs)) if jobs.is_empty());
+        let waits = parks
+            && match &result {
+                Ok(Outcome::Claimed(jobs)) => jobs.is_empty(),
+                Ok(_) => false,
+                Err(error) => error.code() == Code::Blocked,
+            };
         let recorded = changed || given_up || (delivery.again && !waits);
         if recorded {
             let noted = self.tx(at, limits).record(delivery, &result);

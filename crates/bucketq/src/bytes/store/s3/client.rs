@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use aws_config::ConfigLoader;
 use aws_config::environment::EnvironmentVariableRegionProvider;
 use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::ProfileFileRegionProvider;
@@ -32,10 +33,35 @@ pub(super) fn request_timeout(options: &S3Options) -> Duration {
 
 /// Returns the client's configuration, and the server's name for people.
 pub(super) async fn configure(options: &S3Options) -> Result<(Config, String)> {
-    let endpoint = options.endpoint.clone();
-    if let Some(endpoint) = &endpoint {
+    if let Some(endpoint) = &options.endpoint {
         check_endpoint(endpoint)?;
     }
+    let shared = loader(options).load().await;
+    credentials(&shared).await?;
+
+    let endpoint = options
+        .endpoint
+        .clone()
+        .or_else(|| std::env::var("AWS_ENDPOINT_URL_S3").ok().filter(|url| !url.is_empty()))
+        .or_else(|| shared.endpoint_url().map(str::to_owned));
+    let path_style = options.path_style.unwrap_or(endpoint.is_some());
+    let server =
+        endpoint.unwrap_or_else(|| format!("AWS {}", shared.region().map_or(DEFAULT_REGION, Region::as_ref)));
+    Ok((Builder::from(&shared).force_path_style(path_style).build(), response::redacted(&server)))
+}
+
+/// Returns the key that signs the requests of a client with these options: its id and its secret. Sends nothing to the
+/// store.
+pub(crate) async fn signing_key(options: &S3Options) -> Result<(String, String)> {
+    if let Some(given) = &options.credentials {
+        return Ok((given.access_key.clone(), given.secret_key.clone()));
+    }
+    let found = credentials(&loader(options).load().await).await?;
+    Ok((found.access_key_id().to_owned(), found.secret_access_key().to_owned()))
+}
+
+/// Returns the configuration of these options and of the environment, not loaded yet.
+fn loader(options: &S3Options) -> ConfigLoader {
     let request_timeout = request_timeout(options);
     let timeouts = TimeoutConfig::builder()
         .connect_timeout(options.connect_timeout.unwrap_or(CONNECT_TIMEOUT))
@@ -56,7 +82,7 @@ pub(super) async fn configure(options: &S3Options) -> Result<(Config, String)> {
             S3Checksum::None => RequestChecksumCalculation::WhenRequired,
             S3Checksum::Crc32 | S3Checksum::Sha256 => RequestChecksumCalculation::WhenSupported,
         });
-    if let Some(endpoint) = &endpoint {
+    if let Some(endpoint) = &options.endpoint {
         loader = loader.endpoint_url(endpoint);
     }
     if let Some(given) = &options.credentials {
@@ -69,16 +95,7 @@ pub(super) async fn configure(options: &S3Options) -> Result<(Config, String)> {
             "options",
         ));
     }
-    let shared = loader.load().await;
-    check_credentials(&shared).await?;
-
-    let endpoint = endpoint
-        .or_else(|| std::env::var("AWS_ENDPOINT_URL_S3").ok().filter(|url| !url.is_empty()))
-        .or_else(|| shared.endpoint_url().map(str::to_owned));
-    let path_style = options.path_style.unwrap_or(endpoint.is_some());
-    let server =
-        endpoint.unwrap_or_else(|| format!("AWS {}", shared.region().map_or(DEFAULT_REGION, Region::as_ref)));
-    Ok((Builder::from(&shared).force_path_style(path_style).build(), response::redacted(&server)))
+    loader
 }
 
 /// Returns everything outside the options that decides which server is reached and with which identity. Two openings
@@ -154,14 +171,11 @@ fn check_endpoint(endpoint: &str) -> Result<()> {
     Ok(())
 }
 
-/// Reports missing credentials at once, with the places searched, and not later as a failed request.
-async fn check_credentials(shared: &aws_config::SdkConfig) -> Result<()> {
+/// Returns the credentials. Reports missing ones at once, with the places searched, and not later as a failed request.
+async fn credentials(shared: &aws_config::SdkConfig) -> Result<Credentials> {
     let none = || Error::new(Code::Denied, "there are no credentials for S3");
     let provider = shared.credentials_provider().ok_or_else(none)?;
-    match provider.provide_credentials().await {
-        Ok(_) => Ok(()),
-        Err(e) => {
-            Err(Error::new(Code::Denied, format!("there are no credentials for S3: {}", response::chain(&e))))
-        }
-    }
+    provider.provide_credentials().await.map_err(|e| {
+        Error::new(Code::Denied, format!("there are no credentials for S3: {}", response::chain(&e)))
+    })
 }

@@ -1,11 +1,14 @@
 //! Runs ops on the database: a batch in one transaction, whose pages are then changed and not committed.
 
+use tokio::time::Instant;
+
 use super::Chain;
-use crate::door::{self, Slot, Wait};
+
+use crate::door::{self, ExecutionEnd, OpFacts, SessionClock, SessionOp, Slot, Wait};
 use crate::engine::writer::Outcomes;
 use crate::noun::error::{Code, Error, Result};
 use crate::noun::op::{Op, Outcome, Queues};
-use crate::state::db::Moment;
+use crate::state::db::{Db, Delivered, Limits, Moment};
 use crate::state::pages::{PageChanges, Pages};
 
 /// Why a batch did not run.
@@ -24,12 +27,14 @@ impl Chain {
         batch: &[Slot],
         commit_ms: i64,
         watched: bool,
+        now: Instant,
     ) -> Result<(Outcomes, PageChanges), NotRun> {
         let at = Moment { now_ms: commit_ms, commit_seq: self.head.commit_seq + 1 };
-        self.db.watch(watched);
+        let watched_elsewhere = || batch.iter().any(|slot| slot.session.as_ref().is_some_and(|s| s.watched));
+        self.db.watch(watched || watched_elsewhere());
         let mut out: Vec<Option<Error>> = vec![None; batch.len()];
         loop {
-            match self.attempt(batch, &at, &mut out) {
+            match self.attempt(batch, &at, now, &mut out) {
                 Ok(outcomes) => {
                     return Ok((outcomes, self.pages.with(Pages::take_changes)));
                 }
@@ -54,6 +59,7 @@ impl Chain {
         &mut self,
         batch: &[Slot],
         at: &Moment,
+        now: Instant,
         out: &mut [Option<Error>],
     ) -> Result<Outcomes, Option<usize>> {
         let loads: Vec<_> = batch.iter().map(Slot::work).collect();
@@ -65,6 +71,9 @@ impl Chain {
         let mut outcomes: Outcomes = Vec::with_capacity(batch.len());
         let mut empty: Vec<&Queues> = vec![];
         for (i, slot) in batch.iter().enumerate() {
+            if let Some(session) = &slot.session {
+                session.set_fate(ExecutionEnd::default());
+            }
             if let Some(error) = &out[i] {
                 outcomes.push(Err(error.clone()));
                 continue;
@@ -97,12 +106,19 @@ impl Chain {
             // A hundred waiting claims on an empty queue cost one search.
             if let Op::Claim(claim) = op
                 && slot.wait != Wait::No
+                && slot.session.as_ref().is_none_or(|s| !s.delivery.again && !s.delivery.cancel)
                 && empty.contains(&&claim.queues)
             {
                 outcomes.push(Ok(Outcome::Claimed(vec![])));
                 continue;
             }
-            let outcome = db.apply(op, at, &self.limits);
+            let outcome = match &slot.session {
+                None => db.apply(op, at, &self.limits),
+                Some(session) => {
+                    let parks = session.delivery.again && may_park(db, slot, op, now);
+                    deliver(db, session, op, parks, at, now, &self.limits)
+                }
+            };
             if db.poisoned() {
                 out[i] = Some(outcome.err().unwrap_or_else(broke));
                 return Err(Some(i));
@@ -129,6 +145,52 @@ impl Chain {
         let changes = self.pages.with(Pages::take_changes);
         self.undo(changes).map_err(NotRun::Stuck)?;
         rolled_back.map_err(NotRun::Refused)
+    }
+}
+
+/// Executes an op of a session, or finds its result.
+fn deliver(
+    db: &mut Db,
+    session: &SessionOp,
+    op: &Op,
+    parks: bool,
+    at: &Moment,
+    now: Instant,
+    limits: &Limits,
+) -> Result<Outcome> {
+    let (delivery, mark) = (session.stamped(now), db.reported_mark());
+    let delivered = db.deliver(&delivery, op, parks, at, limits)?;
+    let fate = ExecutionEnd { stamp: delivery.stamp, ..ExecutionEnd::default() };
+    let (result, mut fate) = match delivered {
+        Delivered::Executed { result, recorded } => (result, ExecutionEnd { recorded, ..fate }),
+        Delivered::Recorded { result, commit_seq, commit_ms, stamp } => {
+            let earlier = Some((commit_seq, commit_ms));
+            (result, ExecutionEnd { recorded: true, earlier, stamp, ..fate })
+        }
+        Delivered::Forgotten => {
+            let error = Error::new(Code::OutcomeUnknown, "the results of this session are not kept any more");
+            (Err(error), ExecutionEnd { forgotten: true, ..fate })
+        }
+    };
+    if let SessionClock::Brought(_) = session.clock {
+        let (events, waits_ms, runs_ms) = db.take_reported_since(mark);
+        let events = if session.watched { events } else { vec![] };
+        fate.report = OpFacts { events, waits_ms, runs_ms };
+    }
+    session.set_fate(fate);
+    result
+}
+
+/// Returns whether the op continues to wait if it finds no job, or no room.
+fn may_park(db: &mut Db, slot: &Slot, op: &Op, now: Instant) -> bool {
+    match (op, slot.wait) {
+        (Op::Enqueue { queue, .. }, _) => {
+            let timeout = db.block(queue).ok().flatten();
+            timeout.and_then(|timeout| slot.arrived.checked_add(timeout)).is_some_and(|end| now < end)
+        }
+        (_, Wait::No) => false,
+        (_, Wait::Until(end)) => now < end,
+        (_, Wait::Forever) => true,
     }
 }
 

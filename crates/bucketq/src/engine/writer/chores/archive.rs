@@ -13,7 +13,7 @@ use super::Chain;
 use super::archive_object::ObjectReader;
 use crate::bucket::keys;
 use crate::bytes::metrics::Counters;
-use crate::door::{ArchiveStep, Done, Load, Mail, Shared, Slot, Wait, Work};
+use crate::door::{ArchiveStep, Done, Load, Mail, ReplyTo, Shared, Slot, Wait, Work};
 use crate::engine::writer::remote::Remote;
 use crate::noun::config::{Host, Options};
 use crate::noun::env::Env;
@@ -207,7 +207,8 @@ impl Archiver {
             wait: Wait::No,
             arrived: self.env.monotonic(),
             stage: Arc::default(),
-            reply: Some(tx),
+            session: None,
+            reply: ReplyTo::Caller(tx),
         }
     }
 

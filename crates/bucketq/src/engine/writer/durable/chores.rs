@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::super::Actor;
 use super::super::chores::ArchiveReply;
 use super::Durable;
-use crate::door::{Begun, Collection, Done, Slot, Stage};
+use crate::door::{Begun, Collection, Done, ReplyTo, Slot, Stage};
 use crate::engine::commit;
 use crate::noun::error::{Code, Error, Result};
 use crate::state::db::ArchiveDue;
@@ -73,7 +73,7 @@ impl Actor<Durable> {
     /// Makes an empty commit.
     async fn fence(&mut self, stage: &Arc<Stage>) -> Result<Done> {
         let (tx, mut answer) = oneshot::channel();
-        let slot = Slot::fence(self.env.monotonic(), Arc::clone(stage), Some(tx));
+        let slot = Slot::fence(self.env.monotonic(), Arc::clone(stage), ReplyTo::Caller(tx));
         self.commit(vec![slot]).await;
         answer
             .try_recv()
@@ -148,7 +148,7 @@ impl Actor<Durable> {
         }
         let last = async {
             if self.chores.uploads.wait_for_base().await.is_ok() {
-                let slot = Slot::fence(self.env.monotonic(), Arc::default(), None);
+                let slot = Slot::fence(self.env.monotonic(), Arc::default(), ReplyTo::Nobody);
                 Box::pin(self.commit(vec![slot])).await;
             }
         };

@@ -22,7 +22,7 @@ use super::chain::Chain;
 use super::waiting::{RoundWork, WaitingRoom};
 use super::{Actor, Home};
 use crate::bucket::head::Head;
-use crate::door::{Question, Synced, Task, TaskResult};
+use crate::door::{Inbox, Question, Synced, Task, TaskResult};
 use crate::engine::local::Settled;
 use crate::engine::time::Timekeeper;
 use crate::noun::error::{Error, Result};
@@ -55,10 +55,16 @@ impl Home for Durable {
 }
 
 impl Actor<Durable> {
-    /// Serves until every handle is gone and everything they sent has a reply.
-    pub(super) async fn run(mut self: Box<Self>, ended: watch::Sender<bool>) {
+    /// Serves until every handle is gone and everything they sent has a reply; or until another process is to write for
+    /// this one: then returns the mailbox.
+    pub(super) async fn run(mut self: Box<Self>, ended: watch::Sender<bool>) -> Option<Inbox> {
         while let Some(work) = self.gather().await {
             self.round(work).await;
+            if self.waiting.resigns() {
+                self.chores.collector.finish(self.remote.request_limit()).await;
+                self.remote.end_cas_check().await;
+                return Some(self.waiting.leave());
+            }
         }
         self.leave_archive().await;
         self.leave_base().await;
@@ -68,6 +74,7 @@ impl Actor<Durable> {
             copy.finish().await;
         }
         self.end(ended).await;
+        None
     }
 
     /// Updates the copy that `sqlite3` opens to this writer's state, which is settled between two rounds.
@@ -154,10 +161,11 @@ impl Actor<Durable> {
     /// Runs queries on settled state that is as fresh as they require.
     async fn answer(&mut self, questions: Vec<Question>) {
         let now = self.env.monotonic();
+        let (fresh, known) = (self.chain.fresh(), self.chain.head().commit_seq);
         let stale = |q: &Question, fresh: Instant| {
-            fresh <= q.arrived && q.max_age.is_none_or(|age| now.saturating_duration_since(fresh) > age)
+            fresh <= q.arrived
+                && (q.max_age.is_none_or(|age| now.saturating_duration_since(fresh) > age) || known < q.seen)
         };
-        let fresh = self.chain.fresh();
         let refreshed =
             if questions.iter().any(|q| stale(q, fresh)) { self.refresh().await.map(|_| ()) } else { Ok(()) };
         for q in questions {

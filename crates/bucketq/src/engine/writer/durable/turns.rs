@@ -9,7 +9,7 @@ use super::super::turns::{self, changes};
 use super::super::waiting::{MAX_OPS, RoundWork};
 use super::super::{Actor, back_off};
 use super::{Durable, Pushed};
-use crate::door::{Slot, Work};
+use crate::door::{ReplyTo, Slot, Work};
 use crate::noun::error::{Code, Error};
 use crate::noun::event::Cause;
 
@@ -67,7 +67,7 @@ impl Actor<Durable> {
         let (head, id) = (self.chain.head(), self.identity.id());
         let wanted = self.turns.needs_gap(changes(batch), losses, head, id, &self.remote.time);
         let Some(ms) = wanted else { return };
-        let slots = [Slot::fence(self.env.monotonic(), std::sync::Arc::default(), None)];
+        let slots = [Slot::fence(self.env.monotonic(), std::sync::Arc::default(), ReplyTo::Nobody)];
         for tries in 0..TRIES {
             if self.halted.is_some() || batch.iter().all(Slot::is_gone) {
                 return;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::door::Await;
+use crate::door::{Await, Mail};
 use crate::noun::error::{Error, Result};
 use crate::noun::job::JobId;
 use crate::noun::query::Detail;
@@ -95,6 +95,13 @@ impl Awaited {
         self.ended.clear();
         (self.any, self.swept) = (false, now);
         self.jobs.keys().copied().collect()
+    }
+
+    /// Returns the waiting callers as mail.
+    pub fn into_mail(self) -> impl Iterator<Item = Mail> {
+        let callers =
+            |(id, callers): (JobId, Vec<Caller>)| callers.into_iter().map(move |reply| Await { id, reply });
+        self.jobs.into_iter().flat_map(callers).map(Mail::Await)
     }
 
     /// Takes the callers of this job out.

@@ -17,7 +17,10 @@ pub(super) use reply::{BatchEnd, fail, respond};
 
 use super::chain::Chain;
 use crate::bytes::metrics::Counters;
-use crate::door::{self, ArchiveStep, Collection, Export, Mail, Question, QueuedTask, Shared, Slot, Wait};
+use crate::door::{
+    self, ArchiveStep, Collection, Export, Inbox, Mail, Question, QueuedTask, ReplyTo, SessionClock,
+    SessionOp, Shared, Slot, Wait,
+};
 use crate::engine::time::Timekeeper;
 use crate::noun::config::Options;
 use crate::noun::env::Env;
@@ -107,22 +110,18 @@ pub(super) struct WaitingRoom {
     polled: Instant,
     /// The commit time at which waiting claims last found no job.
     looked_ms: i64,
+    /// Another process is to write for this one.
+    resigns: bool,
     options: Arc<Options>,
     env: Env,
     shared: Arc<Shared>,
 }
 
 impl WaitingRoom {
-    pub fn new(
-        rx: mpsc::UnboundedReceiver<Mail>,
-        read: Instant,
-        options: &Arc<Options>,
-        env: &Env,
-        shared: &Arc<Shared>,
-    ) -> Self {
+    pub fn new(inbox: Inbox, read: Instant, options: &Arc<Options>, env: &Env, shared: &Arc<Shared>) -> Self {
         Self {
-            rx,
-            mail: VecDeque::new(),
+            rx: inbox.rx,
+            mail: inbox.mail,
             parked: VecDeque::new(),
             carry: vec![],
             awaited: Awaited::new(env.monotonic()),
@@ -130,6 +129,7 @@ impl WaitingRoom {
             poll: options.poll_min,
             polled: read,
             looked_ms: 0,
+            resigns: false,
             options: Arc::clone(options),
             env: env.clone(),
             shared: Arc::clone(shared),
@@ -212,7 +212,11 @@ impl WaitingRoom {
                 self.poll = self.options.poll_min;
                 work.wake = true;
             }
-            Mail::Wake => work.wake = true,
+            Mail::Wake | Mail::Left => work.wake = true,
+            Mail::Resign => {
+                self.resigns = true;
+                work.wake = true;
+            }
             Mail::Flush(done) => work.flushes.push(done),
             Mail::Task(queued) => work.tasks.push(queued),
             Mail::HandBack(jobs) => {
@@ -330,6 +334,22 @@ impl WaitingRoom {
         batch.extend(claims);
         batch.extend(waiting);
         batch
+    }
+
+    /// Returns whether another process is to write for this one. An op that was sent elsewhere before ends here first.
+    pub fn resigns(&mut self) -> bool {
+        let elsewhere =
+            |slot: &Slot| matches!(&slot.session, Some(SessionOp { clock: SessionClock::Own(_), .. }));
+        self.resigns && !self.parked.iter().chain(&self.carry).any(elsewhere)
+    }
+
+    /// Returns the mailbox with everything that waits, for the process that writes from now on. Ops of other processes
+    /// stay behind: their connections have ended.
+    pub fn leave(self) -> Inbox {
+        let own = |slot: &Slot| !matches!(slot.reply, ReplyTo::Connection(_));
+        let waiting = self.carry.into_iter().chain(self.parked).filter(own).map(Mail::Op);
+        let mail = waiting.chain(self.awaited.into_mail()).chain(self.mail).collect();
+        Inbox { rx: self.rx, mail }
     }
 
     /// Fails these and all waiting callers with this error.
