@@ -440,12 +440,11 @@ impl Drop for AwaitedReply {
                 let held = jobs.iter().map(|c| Held { id: c.job.id, token: c.lease.token });
                 self.door.hand_back(held.collect());
             }
-            Ok(_) => {}
             // Without a reply, and none was taken out: another process may still hold the op.
             Err(_) if !self.replied && self.door.shared.is_joined() => {
                 let _ = self.door.tx.send(Mail::Left);
             }
-            Err(_) => {}
+            Ok(_) | Err(_) => {}
         }
     }
 }

@@ -86,7 +86,7 @@ pub(crate) struct Slot {
     pub arrived: Instant,
     pub stage: Arc<Stage>,
     /// Set for an op that is, or was, sent from one process to another.
-    pub session: Option<SessionOp>,
+    pub session: Option<Box<SessionOp>>,
     pub reply: ReplyTo,
 }
 

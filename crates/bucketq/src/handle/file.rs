@@ -46,7 +46,7 @@ pub struct QueueFile {
 impl QueueFile {
     /// Opens `s3://bucket/path/name`, `file:///dir/name` (or a plain path), or `memory://name`.
     pub async fn open(url: &str, options: Options) -> Result<Self> {
-        Ok(Self::new(registry::open(url, options).await?))
+        Ok(Self::new(Box::pin(registry::open(url, options)).await?))
     }
 
     /// Opens a queue file in the given store, with the given clock. Shares nothing with other handles.

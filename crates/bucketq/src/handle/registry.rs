@@ -39,7 +39,7 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<Door>> {
     let url = StoreUrl::parse(url)?;
     let call_limit = CallLimit::new(&Env::default(), options.deadline);
     let called = opening(url.name());
-    call_limit.run(&called, open_shared(url, options, &call_limit)).await
+    call_limit.run(&called, Box::pin(open_shared(url, options, &call_limit))).await
 }
 
 async fn open_shared(url: StoreUrl, options: Options, call_limit: &Arc<CallLimit>) -> Result<Arc<Door>> {
@@ -153,7 +153,7 @@ fn exporter(url: StoreUrl, options: Options, env: Env) -> Exporter {
             let hosted = Hosted { stores, name, options, env, proven_stores: proven_stores(), dir: None };
             match host(hosted, call_limit, Ok(None)).await {
                 Ok(door) => {
-                    drop(reply.send(Ok(tokio::spawn(async move { door.export(path, replace).await }))))
+                    drop(reply.send(Ok(tokio::spawn(async move { door.export(path, replace).await }))));
                 }
                 Err(error) => drop(reply.send(Err(error))),
             }

@@ -126,7 +126,7 @@ impl Serving {
                     }
                     BetweenRoles::Joined(Box::new(forwarder))
                 }
-                Role::Lead(seat) => match self.lead(part.into_inbox(), seat, &sharing).await {
+                Role::Lead(seat) => match self.lead(part.into_inbox(), *seat, &sharing).await {
                     Some(inbox) => BetweenRoles::New(inbox, self.env.bytes()),
                     None => return,
                 },

@@ -22,7 +22,7 @@ pub(crate) enum Role {
     /// Send the ops to this leader.
     Joined(Box<Joined>),
     /// Lead, from this seat.
-    Lead(Seat),
+    Lead(Box<Seat>),
     /// Write without the others, for this reason.
     Alone(String),
 }
@@ -65,7 +65,7 @@ pub(crate) async fn find_role(
             return Role::Alone("the processes that lead on this host do not reply".to_owned());
         };
         match place.take(seat) {
-            Ok(Some(seat)) => return Role::Lead(seat),
+            Ok(Some(seat)) => return Role::Lead(Box::new(seat)),
             Err(error) => return Role::Alone(error.message().to_owned()),
             // Another process has just taken it, and will listen in a moment.
             Ok(None) => {

@@ -146,7 +146,8 @@ async fn serve(listener: UnixListener, seat: Seat, leader: Arc<Leader>) {
             _ = handles.changed() => break,
             changed = info.changed() => {
                 // The opening has failed, or the writer has ended.
-                if changed.is_err() { break } else { continue }
+                if changed.is_err() { break }
+                continue;
             }
             accepted = listener.accept() => accepted,
         };
@@ -369,7 +370,10 @@ impl<'a> Served<'a> {
                 Ok(())
             }
             request @ (Request::Ask { .. } | Request::Await { .. } | Request::Run { .. }) => {
-                let Some(mail) = self.leader.mail.upgrade() else { return self.gone() };
+                let Some(mail) = self.leader.mail.upgrade() else {
+                    self.gone();
+                    return Ok(());
+                };
                 self.asked.begin(ask(request, mail, self.leader, self.answers.clone())?);
                 Ok(())
             }
@@ -377,9 +381,8 @@ impl<'a> Served<'a> {
     }
 
     /// The writer has ended: whatever comes now belongs to the next one.
-    fn gone(&mut self) -> Result<()> {
+    fn gone(&mut self) {
         self.leaving.get_or_insert(self.leader.env.monotonic());
-        Ok(())
     }
 
     fn op(&mut self, request: OpRequest) -> Result<()> {
@@ -387,7 +390,10 @@ impl<'a> Served<'a> {
         let Ok(decoded) = decode::<Op>(&op) else {
             return self.connection.send(&Reply::Ops(vec![unknown_op(n)]));
         };
-        let Some(mail) = self.leader.mail.upgrade() else { return self.gone() };
+        let Some(mail) = self.leader.mail.upgrade() else {
+            self.gone();
+            return Ok(());
+        };
         let now = self.leader.env.monotonic();
         // An enqueue waits for room since its caller first sent it.
         let ago = self.stamp.fetch_max(stamp, SeqCst).saturating_sub(stamp);
@@ -407,11 +413,15 @@ impl<'a> Served<'a> {
             },
             arrived,
             stage,
-            session: Some(SessionOp::new(delivery, SessionClock::Brought(Arc::clone(&self.stamp)), watched)),
+            session: Some(Box::new(SessionOp::new(
+                delivery,
+                SessionClock::Brought(Arc::clone(&self.stamp)),
+                watched,
+            ))),
             reply: ReplyTo::Connection(self.replies.clone()),
         };
         if mail.send(Mail::Op(slot)).is_err() {
-            return self.gone();
+            self.gone();
         }
         Ok(())
     }

@@ -328,7 +328,7 @@ impl Forwarder {
             }
             Reply::Answer { id, result } => {
                 if let Some(asked) = self.asked.remove(&id) {
-                    self.answer(asked, result.map_err(WireError::into_error));
+                    Self::answer(asked, result.map_err(WireError::into_error));
                 }
                 Ok(None)
             }
@@ -364,10 +364,10 @@ impl Forwarder {
             };
             let load = load.map_or_else(|| slot.load.clone(), |op| Load::new(Work::Op(op), None));
             let session = SessionOp::new(delivery, SessionClock::Own(self.epoch), false);
-            mail.push_back(Mail::Op(Slot { load, session: Some(session), ..slot }));
+            mail.push_back(Mail::Op(Slot { load, session: Some(Box::new(session)), ..slot }));
         }
         for asked in std::mem::take(&mut self.asked).into_values() {
-            mail.extend(asked.into_mail(&self.env));
+            mail.push_back(asked.into_mail(&self.env));
         }
         mail.append(&mut self.inbox.mail);
         for (_, _, done) in self.flushes {

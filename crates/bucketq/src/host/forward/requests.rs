@@ -69,7 +69,7 @@ impl Forwarder {
         })
     }
 
-    pub(super) fn answer(&mut self, asked: SentRequest, result: Result<Bytes>) {
+    pub(super) fn answer(asked: SentRequest, result: Result<Bytes>) {
         fn send<T: for<'a> serde::Deserialize<'a>>(to: oneshot::Sender<Result<T>>, result: Result<Bytes>) {
             let _ = to.send(result.and_then(|bytes| decode(&bytes)));
         }
@@ -111,8 +111,8 @@ impl SentRequest {
     }
 
     /// Returns the request as mail to a writer of this process.
-    pub(super) fn into_mail(self, env: &Env) -> Option<Mail> {
-        Some(match self {
+    pub(super) fn into_mail(self, env: &Env) -> Mail {
+        match self {
             Self::Query(question) => Mail::Ask(question),
             Self::Job(job) => Mail::Await(job),
             Self::Fence(slot) => Mail::Op(slot),
@@ -124,6 +124,6 @@ impl SentRequest {
                 let arrived = env.monotonic();
                 Mail::Collect(Collection { grace, tidy: false, stage: Arc::default(), arrived, begun, reply })
             }
-        })
+        }
     }
 }

@@ -38,8 +38,9 @@ fn happens_once(outcome: &Outcome) -> bool {
         | Outcome::ConfiguredSome { .. }
         | Outcome::Scheduled { .. }
         | Outcome::Unscheduled { .. }
-        | Outcome::Extended { .. } => false,
-        Outcome::Claimed(_)
+        | Outcome::Extended { .. }
+        // These end a lease, or are no part of an atomic.
+        | Outcome::Claimed(_)
         | Outcome::Acked
         | Outcome::Nacked { .. }
         | Outcome::Released

@@ -338,8 +338,8 @@ impl WaitingRoom {
 
     /// Returns whether another process is to write for this one. An op that was sent elsewhere before ends here first.
     pub fn resigns(&mut self) -> bool {
-        let elsewhere =
-            |slot: &Slot| matches!(&slot.session, Some(SessionOp { clock: SessionClock::Own(_), .. }));
+        let is_own = |session: &SessionOp| matches!(session.clock, SessionClock::Own(_));
+        let elsewhere = |slot: &Slot| slot.session.as_deref().is_some_and(is_own);
         self.resigns && !self.parked.iter().chain(&self.carry).any(elsewhere)
     }
 

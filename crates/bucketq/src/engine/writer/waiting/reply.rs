@@ -10,8 +10,7 @@ use tokio::time::Instant;
 use super::{Chain, Expected, WaitingRoom};
 use crate::bytes::metrics::Counters;
 use crate::door::{
-    self, DeliveryResult, Done, ExecutionEnd, ReplyTo, SessionClock, SessionOp, Slot, Wait, millis,
-    perhaps_elsewhere,
+    self, DeliveryResult, Done, ExecutionEnd, ReplyTo, SessionClock, Slot, Wait, millis, perhaps_elsewhere,
 };
 use crate::engine::time::Timekeeper;
 use crate::engine::writer::Outcomes;
@@ -53,7 +52,7 @@ impl WaitingRoom {
                 Wait::Until(end) => now < end,
                 Wait::Forever => true,
             };
-            let waits = waits && !slot.session.as_ref().is_some_and(SessionOp::is_recorded);
+            let waits = waits && !slot.session.as_ref().is_some_and(|session| session.is_recorded());
             if waits && matches!(&outcome, Ok(Outcome::Claimed(jobs)) if jobs.is_empty()) {
                 // No body holds it: a caller that gives up now gets "surely not applied" (P7).
                 slot.stage.unsend();
@@ -163,7 +162,7 @@ fn before_the_clock() -> Error {
 fn room_until(slot: &Slot, outcome: &Result<Outcome>, chain: &mut Chain) -> Option<Instant> {
     let loaded = slot.work()?;
     let door::Work::Op(Op::Enqueue { queue, .. }) = &loaded.work else { return None };
-    let recorded = slot.session.as_ref().is_some_and(SessionOp::is_recorded);
+    let recorded = slot.session.as_ref().is_some_and(|session| session.is_recorded());
     if recorded || outcome.as_ref().err().is_none_or(|e| e.code() != Code::Blocked) {
         return None;
     }
