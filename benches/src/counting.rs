@@ -154,7 +154,7 @@ impl Requests {
                 found.push(Request {
                     kind: if target.contains("list-type=") { "LIST" } else { method }.to_owned(),
                     body: self.body,
-                    is_head: target.split('?').next().is_some_and(|path| path.ends_with(".head")),
+                    is_head: target.split(['?', '.']).any(|part| part == "head"),
                 });
                 // An empty chunked body is only its end mark, which begins with the head's last line break.
                 if self.chunked {

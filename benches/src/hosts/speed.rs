@@ -40,8 +40,9 @@ impl Side {
         let name = format!("{}-{round}", self.name);
         let mut team = Team::start(ground.place(&name), self.program.clone(), self.processes).await?;
         let group = json!({ "do": "enqueue", "callers": self.callers });
+        let order = stretch(effort.warm, effort.window, &[group]);
         let puts = Puts::start(ground, &name).await?;
-        let seen = Seen::together(team.run(|_| stretch(effort.warm, effort.window, &[group.clone()])).await?);
+        let seen = Seen::together(team.run(|_| order.clone()).await?);
         self.puts.push(puts.end().await?);
         team.end().await;
         self.rates.push(seen.ops as f64 / effort.window.as_secs_f64());
@@ -125,7 +126,8 @@ async fn bytes_per_job(ground: &Ground, effort: &Effort, processes: usize, calle
     let place = counted.place(&format!("uploads-{processes}"));
     let mut team = Team::start(place, Program::Rust, processes).await?;
     let group = json!({ "do": "enqueue", "callers": callers, "pause_ms": LIGHT_MS });
-    team.order(|_| stretch(effort.warm, effort.whole(), &[group.clone()])).await?;
+    let order = stretch(effort.warm, effort.whole(), &[group]);
+    team.order(|_| order.clone()).await?;
     tokio::time::sleep(effort.warm).await;
     let before = counts.put_bytes();
     tokio::time::sleep(effort.whole()).await;

@@ -28,10 +28,10 @@ fn leader(_team: &Team) -> usize {
 pub async fn kills(ground: &Ground, effort: &Effort) -> Result<Value> {
     let mut team = Team::start(ground.place("takeover"), Program::Rust, PROCESSES).await?;
     let (mut gaps, mut errors) = (vec![], Seen::default());
+    let group = json!({ "do": "enqueue", "callers": CALLERS });
+    let order = stretch(effort.warm, BEFORE_KILL + effort.after_kill, &[group]);
     for _ in 0..effort.kills {
-        let group = json!({ "do": "enqueue", "callers": CALLERS });
-        let window = BEFORE_KILL + effort.after_kill;
-        team.order(|_| stretch(effort.warm, window, &[group.clone()])).await?;
+        team.order(|_| order.clone()).await?;
         tokio::time::sleep(effort.warm + BEFORE_KILL).await;
         let leads = leader(&team);
         team.all.remove(leads).kill().await?;
