@@ -30,10 +30,10 @@ impl Model {
             let changed = self.jobs != jobs;
             match op {
                 Op::Ack { .. } | Op::Nack { .. } | Op::Release { .. } | Op::Reject { .. } => {
-                    ends.push(changed)
+                    ends.push(changed);
                 }
                 Op::Enqueue { .. } | Op::Cancel { .. } | Op::Requeue { .. } | Op::Purge { .. } => {
-                    adds |= changed
+                    adds |= changed;
                 }
                 _ => {}
             }
