@@ -190,7 +190,7 @@ async fn a_store_that_breaks_its_word_is_refused_by_what_it_did() {
             Flaw::WinnerIsNotWritten,
             "a GET after round 1 with If-None-Match: * on another connection shows another body",
         ),
-        (Flaw::RefusesAndWrites, "all lost round 1 with If-None-Match: *, and one was written"),
+        (Flaw::RefusesAndWrites, "no writer won round 1 with If-None-Match: *, but one body was written"),
         (Flaw::StaleGet, "a GET right after a PUT on another connection shows nothing"),
         (
             Flaw::OtherVersionOnGet,
