@@ -24,9 +24,7 @@ AFTER_ERROR = 0.01
 
 def settings(place: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a process. Nothing else decides whether it shares a writer with the others."""
-    # There is no such setting yet: every process is a writer of its own.
-    _ = place["share"]
-    return {"endpoint": place["endpoint"], "region": "us-east-1"}
+    return {"endpoint": place["endpoint"], "region": "us-east-1", "share": place["share"]}
 
 
 class Seen:

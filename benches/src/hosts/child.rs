@@ -27,9 +27,7 @@ const AFTER_ERROR: Duration = Duration::from_millis(10);
 
 /// Returns the options of a process. Nothing else decides whether it shares a writer with the others.
 fn options(s3: S3Options, share: bool) -> Options {
-    // There is no such option yet: every process is a writer of its own.
-    let _ = share;
-    Options { s3, ..Options::default() }
+    Options { s3, share, ..Options::default() }
 }
 
 type Input = Lines<BufReader<Stdin>>;
@@ -60,6 +58,10 @@ pub async fn run() -> Result<()> {
     let file = QueueFile::open(place["url"].as_str().unwrap_or_default(), options).await?;
     println!("{}", json!({ "open_us": (now() - before).as_micros() as u64 }));
     while let Some(order) = next(&mut input).await? {
+        if order == "role" {
+            println!("{}", json!(file.host_role()?));
+            continue;
+        }
         let seen = tokio::select! {
             biased;
             // No order comes before the reply to the last one: the parent is gone.

@@ -18,9 +18,15 @@ const BEFORE_KILL: Duration = Duration::from_millis(500);
 const JOBS: u64 = 1_000;
 
 /// Returns the position of the process that leads. Nothing else decides which process is killed.
-fn leader(_team: &Team) -> usize {
-    // There is no leader yet: the process that started first.
-    0
+async fn leader(team: &mut Team) -> Result<usize> {
+    for (index, process) in team.all.iter_mut().enumerate() {
+        process.order(&json!("role")).await?;
+        if process.reply().await?["role"] == "leads" {
+            return Ok(index);
+        }
+    }
+    // Without a shared writer, the process that started first.
+    Ok(0)
 }
 
 /// Kills the process that leads, several times, and returns the median and the maximum of the longest time in which a
@@ -31,9 +37,9 @@ pub async fn kills(ground: &Ground, effort: &Effort) -> Result<Value> {
     let group = json!({ "do": "enqueue", "callers": CALLERS });
     let order = stretch(effort.warm, BEFORE_KILL + effort.after_kill, &[group]);
     for _ in 0..effort.kills {
+        let leads = leader(&mut team).await?;
         team.order(|_| order.clone()).await?;
         tokio::time::sleep(effort.warm + BEFORE_KILL).await;
-        let leads = leader(&team);
         team.all.remove(leads).kill().await?;
         let seen = Seen::together(team.replies().await?);
         gaps.push(seen.gap_us);
