@@ -103,6 +103,7 @@ impl Serving {
     /// Serves the mailbox through the writer of this host, which may be one of this process.
     #[cfg(unix)]
     pub async fn share(mut self, rx: mpsc::UnboundedReceiver<Mail>, sharing: HostSharing) {
+        self.shared.set_host_dir(sharing.place.dir());
         let mut part = BetweenRoles::New(Inbox { rx, mail: VecDeque::new() }, self.env.bytes());
         loop {
             let role = self.find_role(&sharing, part.session()).await;
