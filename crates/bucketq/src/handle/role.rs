@@ -159,6 +159,10 @@ impl Serving {
     #[cfg(unix)]
     fn joined(&mut self, joined: &Joined) {
         let welcome = &joined.welcome;
+        let now = self.env.monotonic();
+        let since = now.checked_sub(Duration::from_millis(welcome.since_ms)).unwrap_or(now);
+        // Before the call that opens the queue file returns.
+        self.shared.set_part(door::HostPart::Joined { leader: welcome.process.clone(), since });
         let (file_id, max_skew_ms) = (welcome.file_id, welcome.max_skew_ms);
         if let Some(opened) = self.opened.take() {
             let _ = opened.send(Ok(Info { file_id, max_skew_ms, directory: None }));
