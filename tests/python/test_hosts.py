@@ -26,10 +26,21 @@ with bucketq.open(sys.argv[1]) as file:
 """
 
 
+CLAIMS = """
+import sys
+import bucketq
+with bucketq.open(sys.argv[1], on_event=lambda event: print(event.name, flush=True)) as file:
+    print(file.host_role.role, flush=True)
+    file.claim()
+    file.queue("q").enqueue(1)
+    sys.stdin.read()
+"""
+
+
 @contextmanager
-def neighbour(url, environ=None):
+def neighbour(url, environ=None, program=NEIGHBOUR):
     """Another process that has opened this queue file, with its role."""
-    program = [sys.executable, "-c", NEIGHBOUR, url]
+    program = [sys.executable, "-c", program, url]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(program, env=environ, text=True, **pipes) as process:
         try:
@@ -102,6 +113,20 @@ async def test_a_host_dir_is_where_they_meet(face, url, tmp_path):
             assert role == "leads", "it looks in another directory"
         with neighbour(url, os.environ | {"BUCKETQ_HOST_DIR": str(meeting)}) as (_, role):
             assert role == "joined"
+
+
+async def test_the_events_of_a_process_are_delivered_to_it_and_to_no_other(face, url):
+    led = []
+    async with await OPEN[face](url, on_event=led.append) as leading:
+        with neighbour(url, program=CLAIMS) as (process, role):
+            assert role == "joined"
+            joined = [process.stdout.readline().strip() for _ in range(2)]
+        await leading.queue("q").enqueue("hello")
+    assert joined == ["claimed_nothing", "enqueued"]
+    told = [event.name for event in led]
+    assert "enqueued" in told
+    assert told.count("enqueued") == 1
+    assert "claimed_nothing" not in told
 
 
 def test_a_role_is_a_frozen_value():
