@@ -100,7 +100,7 @@ class Engine:
         several = self.w > 1
         waiting = 1 - min(D(1), v["arrival"] * self.work / (1000 * v["consumers"])) ** v["consumers"]
         gap = 500 / v["arrival"] if v["arrival"] else ENDLESS
-        self.poll = min(D(5000), 200 + gap) if several else D(5000)
+        self.poll = min(D(1000), 200 + gap) if several else D(1000)
         own = v["arrival"] / 1000 * self.mutations / self.w
         shown = own / (2 / self.poll + own) if several else D(1)
         self.alone = self.mutations - (waiting * shown if v["mutations"] >= 2 else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from bucketq import _convert as convert
@@ -15,6 +16,7 @@ from bucketq.types import (
     Enqueued,
     Exported,
     FixedTime,
+    HostRole,
     JobDetail,
     JobInfo,
     Page,
@@ -122,6 +124,15 @@ def stats(native: Dict) -> Stats:
     time = convert.time(native["commit_ms"])
     queues = tuple(map(queue, native["queues"]))
     return Stats(queues, native["commit_seq"], time, native["pages"], native["free_pages"])
+
+
+def host_role(native: Dict, host_dir: Path | None) -> HostRole:
+    """Return which process of this host writes."""
+    fields = dict(native)
+    since = fields.pop("since_ms", None)
+    return HostRole(
+        since=None if since is None else timedelta(milliseconds=since), host_dir=host_dir, **fields
+    )
 
 
 def timed(native: Dict) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from bucketq.types import (
     Exported,
     FixedTime,
     FromPolicy,
+    HostRole,
     JobDetail,
     Lives,
     Page,
@@ -316,6 +317,11 @@ class QueueFile:
     def directory(self) -> Path | None:
         """The directory of the local state: in Local mode, or in Durable mode with a ``cache``."""
         return self._file.directory()
+
+    @property
+    def host_role(self) -> HostRole:
+        """Which process of this host writes for this handle. Sends no request."""
+        return _show.host_role(*self._file.host_role())
 
     def metrics(self, *, max_age: Seconds | None = METRICS_AGE) -> Metrics:
         """Return all metrics; counts of jobs are at most ``max_age`` old."""

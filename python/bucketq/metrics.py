@@ -85,6 +85,8 @@ class Metrics:
     """Events dropped because callbacks were too slow."""
     events_failed: int
     """Events for which a callback raised."""
+    processes: int
+    """Other processes of this host that share this writer now."""
     cost_total: float
     """US dollars for those requests, at the prices of the fit model."""
     cost_per_hour: float

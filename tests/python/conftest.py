@@ -6,7 +6,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from servers import BUCKET, ROOT, Server, s3
 # A shell makes its background programs ignore Ctrl-C, and every program that a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["limits", "progress", "coroutines"]
+pytest_plugins = ["limits", "progress", "coroutines", "leading"]
 
 set_hypothesis_home_dir(ROOT / ".venv" / "hypothesis")
 
@@ -37,16 +37,18 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(params=["memory", "file", "s3"])
-def box(request: pytest.FixtureRequest, face: str, tmp_path: Path) -> Box:
+def box(request: pytest.FixtureRequest, face: str, tmp_path: Path, led: Callable[..., None]) -> Box:
     """A queue file on every store."""
     match request.param:
         case "memory":
             return Box(face, memory_url(), {})
         case "file":
-            return Box(face, str(tmp_path / "jobs"), {})
+            box = Box(face, str(tmp_path / "jobs"), {})
         case _:
             server: Server = request.getfixturevalue("server")
-            return Box(face, f"s3://{BUCKET}/python{next(NUMBERS)}/jobs", server.settings)
+            box = Box(face, f"s3://{BUCKET}/python{next(NUMBERS)}/jobs", server.settings)
+    led(box.url, box.settings)
+    return box
 
 
 @pytest.fixture

@@ -205,11 +205,14 @@ def test_a_worker_is_drained_by_sigterm(process):
 def test_the_doctor_finds_a_sound_file(command):
     command("init")
     found = command.json("doctor")
-    assert [one["check"] for one in found] == ["settings", "store", "queue file", "state", "commits", "clock"]
+    opened = ["queue file", "host", "host_dir", "state"]
+    assert [one["check"] for one in found] == ["version", "settings", "store", *opened, "commits", "clock"]
     assert all(one["good"] for one in found)
     assert [one["check"] for one in command.json("doctor", "--read-only")] == [
+        "version",
         "settings",
         "queue file",
+        "host",
         "state",
     ]
     assert command.json("stats", "bucketq-doctor")[0]["queues"][0]["counts"]["scheduled"] == 0

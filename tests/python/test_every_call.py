@@ -165,8 +165,14 @@ async def file_directory(w):
     assert w.file.directory is None
 
 
+async def file_host_role(w):
+    assert w.file.host_role.role in {"leads", "joined", "alone"}
+
+
 async def file_metrics(w):
-    assert (await w.file.metrics(max_age=5)).requests["put"] > 0
+    found = await w.file.metrics(max_age=5)
+    # They are counted in the process that writes.
+    assert (found.requests["put"] > 0) == (w.file.host_role.role != "joined")
 
 
 async def file_close(w):
@@ -370,6 +376,7 @@ CALLS = {
     "QueueFile.export_pending": file_export_pending,
     "QueueFile.collect": file_collect,
     "QueueFile.directory": file_directory,
+    "QueueFile.host_role": file_host_role,
     "QueueFile.metrics": file_metrics,
     "QueueFile.close": file_close,
     "Queue.enqueue": queue_enqueue,

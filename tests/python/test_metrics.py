@@ -40,6 +40,7 @@ async def worked(file):
     return q
 
 
+@pytest.mark.own_writer("it counts the requests and commits of this process")
 async def test_metrics_are_those_of_the_file_and_of_this_process(box):
     async with await box.open() as file:
         q = await worked(file)

@@ -58,11 +58,13 @@ async def test_a_sound_file_is_clean(box, face):
         assert report.foreign == Tally(0, 0)
 
 
+@pytest.mark.own_writer("there is no queue file yet")
 async def test_a_check_of_nothing_is_not_found(box, face):
     with pytest.raises(bucketq.NotFound):
         await CHECK[face](box.url, **box.settings)
 
 
+@pytest.mark.own_writer("a process that opens the file reads the damaged HEAD")
 @pytest.mark.parametrize("box", ["file"], indirect=True)
 async def test_damage_is_named(box, face, tmp_path):
     async with await box.open() as file:

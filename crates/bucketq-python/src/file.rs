@@ -364,6 +364,12 @@ impl File {
         self.file().directory().or_raise(py)
     }
 
+    /// Returns which process of this host writes, and the directory in which its processes meet.
+    fn host_role(&self, py: Python<'_>) -> PyResult<(Py<PyAny>, Option<PathBuf>)> {
+        let file = self.file();
+        Ok((values::json(py, &file.host_role().or_raise(py)?)?, file.host_dir().or_raise(py)?))
+    }
+
     /// Returns all measurements, as numbers and as text for Prometheus.
     fn metrics(&self, max_age_ms: Option<u64>) -> Call {
         let file = self.file();

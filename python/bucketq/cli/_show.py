@@ -6,6 +6,7 @@ import base64
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, cast
 
 from rich import box
@@ -13,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bucketq import Attempt, JobDetail, JobInfo, QueueInfo, Rate, State
+from bucketq import Attempt, HostRole, JobDetail, JobInfo, QueueInfo, Rate, State
 from bucketq._show import STATES
 
 COLOURS: dict[State, str] = {
@@ -68,6 +69,21 @@ def size(count: int) -> str:
 def plural(count: int, noun: str) -> str:
     """Format ``1 job``, ``2 jobs``."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def host(role: HostRole) -> str:
+    """Return which process of this host writes, on one line."""
+    match role.role:
+        case "leads":
+            count = role.processes or 0
+            others = f"{count:,} other process" + ("" if count == 1 else "es")
+            return f"this process writes for this host, for {others}"
+        case "joined":
+            since = "" if role.since is None else f", for {span(role.since)} so far"
+            return f"{role.leader} writes for this host{since}"
+        case _:
+            why = role.reason or "as its settings or its store say"
+            return f"this process writes for itself only: {why}"
 
 
 def safe(text: str) -> str:
@@ -229,6 +245,8 @@ def plain(value: Any) -> Any:
             return value.isoformat()
         case timedelta():
             return value.total_seconds()
+        case Path():
+            return str(value)
         case Rate():
             return str(value)
         case Mapping():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
@@ -12,13 +14,17 @@ from typing import Annotated, Any
 import typer
 
 import bucketq
-from bucketq import Error, QueueFile
+from bucketq import Error, HostRole, Invalid, QueueFile
 from bucketq.cli import _show as show
 from bucketq.cli._app import EXITS, Json, SettingsFile, Url, answer, command, out
 from bucketq.settings import load as settings_of
 
 PROBE_QUEUE = "bucketq-doctor"
 ROUNDS = 5
+ALONE = (
+    "Everything works, but processes of one host that do not share a writer slow each other down. Give them the same "
+    "user, settings, credentials and version, and a `host_dir` that they can all use; `share=false` if you want this."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +37,12 @@ class Finding:
     advice: str | None = None
 
 
-@command("bucketq doctor --url s3://acme/jobs --thorough", "Queue file")
+@command("bucketq doctor s3://acme/jobs --thorough", "Queue file")
 def doctor(
+    there: Annotated[
+        str | None,
+        typer.Argument(metavar="URL", help="The queue file; same as --url.", show_default=False),
+    ] = None,
     thorough: Annotated[
         bool,
         typer.Option(
@@ -46,12 +56,14 @@ def doctor(
     settings: SettingsFile = None,
     json: Json = False,
 ) -> None:
-    """Check settings, store, queue file and clock.
+    """Check settings, store, queue file, host and clock.
 
     Races writers against each other and measures the time of a commit.
     """
-    findings: list[Finding] = []
-    error = examine(findings, url, settings, thorough=thorough, read_only=read_only)
+    if there is not None and url is not None and there != url:
+        raise Invalid("give the URL once: as the argument or with --url")
+    findings = [Finding("version", True, version())]
+    error = examine(findings, there or url, settings, thorough=thorough, read_only=read_only)
     if json:
         for one in findings:
             answer({"check": one.what, "good": one.good, "says": one.says, "advice": one.advice})
@@ -102,10 +114,28 @@ def examine(
     if error is not None:
         return error
     with opened[0] as file:
+        findings.extend(hosting(file.host_role, read_only=read_only))
         error = step("state", lambda: state(file))
         if read_only:
             return error
         return error or step("commits", lambda: writing(file)) or step("clock", lambda: clock(file))
+
+
+def version() -> str:
+    """Return the installed versions of the package and of Python."""
+    return f"bucketq {metadata.version('bucketq')}, Python {platform.python_version()}"
+
+
+def hosting(role: HostRole, *, read_only: bool) -> list[Finding]:
+    """Return which process of this host writes, and where its processes meet."""
+    if read_only:
+        return [Finding("host", True, "a handle that only reads takes no part")]
+    if role.role == "alone" and role.reason is not None:
+        return [Finding("host", False, show.host(role), ALONE)]
+    found = [Finding("host", True, show.host(role))]
+    if role.host_dir is not None:
+        found.append(Finding("host_dir", True, str(role.host_dir)))
+    return found
 
 
 def told(source: Path | None) -> str:

@@ -43,13 +43,13 @@ def stats(
     with place.open() as file:
         if not watch:
             now = file.stats()
-            answer(facts(now, queue)) if json else out.print(picture(file, now, queue), soft_wrap=False)
+            answer(facts(file, now, queue)) if json else out.print(picture(file, now, queue), soft_wrap=False)
         else:
             watched(
                 file,
                 every,
                 as_json=json,
-                facts=lambda now: facts(now, queue),
+                facts=lambda now: facts(file, now, queue),
                 picture=lambda now: picture(file, now, queue),
             )
 
@@ -59,13 +59,14 @@ def chosen(now: Stats, queue: str | None) -> list[Any]:
     return [one for one in now.queues if queue in {None, one.name}]
 
 
-def facts(now: Stats, queue: str | None) -> dict[str, Any]:
+def facts(file: QueueFile, now: Stats, queue: str | None) -> dict[str, Any]:
     """Return the statistics as JSON values."""
     return {
         "commit_seq": now.commit_seq,
         "commit_time": show.plain(now.commit_time),
         "pages": now.pages,
         "free_pages": now.free_pages,
+        "host": show.plain(file.host_role),
         "queues": show.plain(chosen(now, queue)),
     }
 
@@ -81,9 +82,9 @@ def picture(file: QueueFile, now: Stats, queue: str | None) -> Any:
         f"commit {now.commit_seq:,} · {show.size(now.pages * 4096)} · {now.commit_time.astimezone():%H:%M:%S}"
     )
     head.append(facts, style="not bold dim")
-    return Group(
-        head, Text(), show.queues(found, width=out.width) if found else Text("no queues yet", style="dim")
-    )
+    host = show.plainly(show.host(file.host_role), "dim")
+    queues = show.queues(found, width=out.width) if found else Text("no queues yet", style="dim")
+    return Group(head, host, Text(), queues)
 
 
 @command("bucketq pause emails", "Queue file")

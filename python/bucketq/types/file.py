@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal
 
 from bucketq.types.job import State
 
@@ -58,6 +60,24 @@ class Stats:
     """Pages of the database, 4,096 bytes each."""
     free_pages: int
     """Pages of those that are empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRole:
+    """Which process of this host writes for a handle."""
+
+    role: Literal["leads", "joined", "alone"]
+    """``leads``: this process writes, also for the others. ``joined``: another does. ``alone``: for itself only."""
+    since: timedelta | None = None
+    """For how long that process has written for the others; None if this one is alone."""
+    processes: int | None = None
+    """The number of other processes that this one writes for now; None unless it leads."""
+    leader: str | None = None
+    """The process that writes; None unless this one has joined it."""
+    reason: str | None = None
+    """Why this process is alone; None if its settings or its store say so."""
+    host_dir: Path | None = None
+    """The directory in which the processes meet; None if this one does not look for others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,11 @@ impl SessionOp {
         self.fate.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Returns whether another process has sent it, which emits its events itself.
+    pub fn is_of_another_process(&self) -> bool {
+        matches!(self.clock, SessionClock::Brought(_))
+    }
+
     /// Returns whether the last execution has a result that never changes.
     pub fn is_recorded(&self) -> bool {
         self.fate.lock().unwrap_or_else(PoisonError::into_inner).recorded

@@ -1,7 +1,8 @@
 //! The state that the writer and the handles of a queue file share, apart from mail: counters, listeners, trouble.
 
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -43,8 +44,8 @@ pub(crate) struct Shared {
     dead: AtomicBool,
     unsynced: Mutex<Unsynced>,
     part: Mutex<HostPart>,
-    /// Other processes that share this writer.
-    sessions: AtomicIsize,
+    /// The directory in which the processes of this host meet.
+    host_dir: OnceLock<PathBuf>,
     /// The newest commit that the writer has settled.
     newest: AtomicU64,
     /// Grows while the writer of another process is at work on a request.
@@ -65,7 +66,7 @@ impl Shared {
             dead: AtomicBool::new(false),
             unsynced: Mutex::default(),
             part: Mutex::default(),
-            sessions: AtomicIsize::new(0),
+            host_dir: OnceLock::new(),
             newest: AtomicU64::new(0),
             progress: AtomicU64::new(0),
             base_under_way: watch::Sender::new(false),
@@ -93,9 +94,10 @@ impl Shared {
     pub fn host_role(&self, now: Instant) -> HostRole {
         match self.part.lock().unwrap_or_else(PoisonError::into_inner).clone() {
             HostPart::Alone(reason) => HostRole::Alone { reason },
-            HostPart::Leads(since) => {
-                HostRole::Leads { since_ms: millis(since, now), processes: self.sessions() as u64 }
-            }
+            HostPart::Leads(since) => HostRole::Leads {
+                since_ms: millis(since, now),
+                processes: self.counters.processes.load(SeqCst),
+            },
             HostPart::Joined { leader, since } => HostRole::Joined { leader, since_ms: millis(since, now) },
         }
     }
@@ -111,12 +113,19 @@ impl Shared {
 
     /// Adds to the number of other processes that share this writer.
     pub fn joined_by(&self, change: isize) {
-        self.sessions.fetch_add(change, SeqCst);
+        // A negative change wraps around, and so subtracts.
+        self.counters.processes.fetch_add(change as u64, SeqCst);
     }
 
-    /// Returns how many other processes share this writer.
-    fn sessions(&self) -> usize {
-        self.sessions.load(SeqCst) as usize
+    /// Returns the directory in which the processes of this host meet, if they do.
+    pub fn host_dir(&self) -> Option<&Path> {
+        self.host_dir.get().map(PathBuf::as_path)
+    }
+
+    /// Sets that directory, once.
+    #[cfg(unix)]
+    pub fn set_host_dir(&self, dir: &Path) {
+        let _ = self.host_dir.set(dir.to_owned());
     }
 
     /// Notes that the writer of another process is at work.

@@ -17,7 +17,7 @@ const MAX_OPS: f64 = 4096.0;
 const MAX_BYTES: f64 = 8_388_608.0;
 const MIB: f64 = 1_048_576.0;
 const POLL_MIN_MS: f64 = 200.0;
-const POLL_MAX_MS: f64 = 5000.0;
+const POLL_MAX_MS: f64 = 1000.0;
 const SEGMENTS: f64 = 64.0;
 const LOSS: f64 = 2.5;
 /// The share of the lost races that gaps between runs of commits save when all writers are busy.

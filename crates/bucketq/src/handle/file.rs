@@ -1,6 +1,6 @@
 //! [`QueueFile`]: the handle on one queue file. Every method sends an op or a query through the door.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -243,6 +243,11 @@ impl QueueFile {
     pub fn host_role(&self) -> Result<HostRole> {
         let door = self.door()?;
         Ok(door.shared.host_role(door.env.monotonic()))
+    }
+
+    /// Returns the directory in which this process meets the others of its host; none if it shares no writer.
+    pub fn host_dir(&self) -> Result<Option<PathBuf>> {
+        Ok(self.door()?.shared.host_dir().map(Path::to_owned))
     }
 
     /// Returns the counters of the writer behind this handle.

@@ -103,6 +103,7 @@ impl Serving {
     /// Serves the mailbox through the writer of this host, which may be one of this process.
     #[cfg(unix)]
     pub async fn share(mut self, rx: mpsc::UnboundedReceiver<Mail>, sharing: HostSharing) {
+        self.shared.set_host_dir(sharing.place.dir());
         let mut part = BetweenRoles::New(Inbox { rx, mail: VecDeque::new() }, self.env.bytes());
         loop {
             let role = self.find_role(&sharing, part.session()).await;
@@ -158,6 +159,10 @@ impl Serving {
     #[cfg(unix)]
     fn joined(&mut self, joined: &Joined) {
         let welcome = &joined.welcome;
+        let now = self.env.monotonic();
+        let since = now.checked_sub(Duration::from_millis(welcome.since_ms)).unwrap_or(now);
+        // Before the call that opens the queue file returns.
+        self.shared.set_part(door::HostPart::Joined { leader: welcome.process.clone(), since });
         let (file_id, max_skew_ms) = (welcome.file_id, welcome.max_skew_ms);
         if let Some(opened) = self.opened.take() {
             let _ = opened.send(Ok(Info { file_id, max_skew_ms, directory: None }));

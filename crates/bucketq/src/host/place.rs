@@ -76,6 +76,11 @@ impl MeetingPlace {
         Err(Error::new(Code::LocalFile, "processes do not share a writer on this system"))
     }
 
+    /// Returns the directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Returns the path of this seat's socket.
     pub fn socket(&self, seat: u8) -> PathBuf {
         self.dir.join(format!("{}.{seat}.sock", self.name))

@@ -215,7 +215,7 @@ impl Default for Options {
             grace: Duration::from_hours(24),
             archive_every: Duration::from_hours(1),
             poll_min: Duration::from_millis(200),
-            poll_max: Duration::from_secs(5),
+            poll_max: Duration::from_secs(1),
             mode: Mode::default(),
             fsync: Fsync::default(),
             cache: None,

@@ -79,6 +79,8 @@ counters! {
     lists,
     /// Deletes.
     deletes,
+    /// Other processes of this host that share this writer now.
+    processes,
 }
 
 /// Cost of a writer's requests and of its file's storage, at the prices of the fit model.

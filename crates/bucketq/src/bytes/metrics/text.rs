@@ -11,6 +11,12 @@ pub fn text(stats: &Stats, metrics: &Metrics, histograms: &Histograms, cost: &Co
     of_queues(&mut page, stats);
     of_times(&mut page, histograms);
     of_requests(&mut page, metrics);
+    page.single(
+        "bucketq_host_processes",
+        "gauge",
+        "Other processes of this host that share this writer.",
+        metrics.processes,
+    );
     of_money(&mut page, cost);
     page.0
 }

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::{Actor, Home, Outcomes};
 use crate::bytes::metrics::Counters;
+use crate::door::Slot;
 use crate::noun::event::{Cause, Event, Happened};
 use crate::noun::job::Claimed;
 use crate::noun::op::Outcome;
@@ -43,11 +44,13 @@ impl<H: Home> Actor<H> {
         self.emit(|| Happened::Conflict { cause });
     }
 
-    /// Emits the claims that return no jobs.
-    pub(super) fn emit_empty(&self, outcomes: &Outcomes, commit: (u64, i64)) {
+    /// Emits the claims of this process that return no jobs; those of others are in the reports to them.
+    pub(super) fn emit_empty(&self, batch: &[Slot], outcomes: &Outcomes, commit: (u64, i64)) {
         if self.shared.watchers.any() {
             let nothing = |o: &crate::noun::error::Result<Outcome>| matches!(o, Ok(Outcome::Claimed(jobs)) if <[Claimed]>::is_empty(jobs));
-            let claims = outcomes.iter().filter(|o| nothing(o)).map(|_| Happened::ClaimedNothing).collect();
+            let own = |slot: &Slot| !slot.session.as_ref().is_some_and(|op| op.is_of_another_process());
+            let claims = batch.iter().zip(outcomes).filter(|(slot, o)| own(slot) && nothing(o));
+            let claims = claims.map(|_| Happened::ClaimedNothing).collect();
             self.emit_all(claims, commit);
         }
     }

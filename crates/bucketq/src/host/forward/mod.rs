@@ -8,7 +8,6 @@ mod requests;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -29,6 +28,9 @@ use crate::noun::env::Env;
 use crate::noun::error::{Code, Error, Result};
 use crate::noun::op::Op;
 use requests::SentRequest;
+
+/// Why a process that has lost its leader is alone for a moment.
+const LOOKING: &str = "it is looking for the process that writes for this host";
 
 /// Why a process is no longer joined.
 pub(crate) enum Parted {
@@ -104,9 +106,6 @@ impl Forwarder {
     /// Serves the mailbox through this leader until it is lost, or every handle is gone.
     pub async fn run(&mut self, joined: Joined) -> Parted {
         let Joined { mut connection, welcome } = joined;
-        let now = self.env.monotonic();
-        let since = now.checked_sub(Duration::from_millis(welcome.since_ms)).unwrap_or(now);
-        self.shared.set_part(HostPart::Joined { leader: welcome.process.clone(), since });
         self.shared.set_newest(welcome.born);
         if self.session.pending() == 0 && self.renew {
             self.session = Session::new(self.env.bytes(), welcome.born);
@@ -118,7 +117,7 @@ impl Forwarder {
             Ok(()) => self.serve(&mut connection, &credit).await,
             Err(error) => Err(error),
         };
-        self.shared.set_part(HostPart::default());
+        self.shared.set_part(HostPart::Alone(Some(LOOKING.to_owned())));
         self.shared.trouble(None);
         match parted {
             Ok(parted) => parted,

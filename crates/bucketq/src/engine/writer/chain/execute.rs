@@ -7,6 +7,7 @@ use super::Chain;
 use crate::door::{self, ExecutionEnd, OpFacts, SessionClock, SessionOp, Slot, Wait};
 use crate::engine::writer::Outcomes;
 use crate::noun::error::{Code, Error, Result};
+use crate::noun::event::Happened;
 use crate::noun::op::{Op, Outcome, Queues};
 use crate::state::db::{Db, Delivered, Limits, Moment};
 use crate::state::pages::{PageChanges, Pages};
@@ -173,7 +174,10 @@ fn deliver(
         }
     };
     if let SessionClock::Brought(_) = session.clock {
-        let (events, waits_ms, runs_ms) = db.take_reported_since(mark);
+        let (mut events, waits_ms, runs_ms) = db.take_reported_since(mark);
+        if matches!(&result, Ok(Outcome::Claimed(jobs)) if jobs.is_empty()) {
+            events.push(Happened::ClaimedNothing);
+        }
         let events = if session.watched { events } else { vec![] };
         fate.report = OpFacts { events, waits_ms, runs_ms };
     }

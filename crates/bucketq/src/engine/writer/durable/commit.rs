@@ -53,7 +53,7 @@ impl Actor<Durable> {
                 let decided_on = self.chain.newest();
                 // A deduplicated enqueue changed nothing, but has an event.
                 self.emit_batch(executed.told, decided_on);
-                self.emit_empty(&executed.outcomes, decided_on);
+                self.emit_empty(&batch, &executed.outcomes, decided_on);
                 return self.reply(batch, executed.outcomes, decided_on, executed.began);
             }
             self.turns.executed(changes(&batch), self.env.monotonic() - started);
@@ -65,7 +65,7 @@ impl Actor<Durable> {
                     self.waiting.looked(commit_ms);
                     self.share().await;
                     self.emit_batch(told, commit);
-                    self.emit_empty(&outcomes, commit);
+                    self.emit_empty(&batch, &outcomes, commit);
                     self.emit_commit(succeeded(&outcomes), began, commit);
                     return self.reply(batch, outcomes, commit, began);
                 }

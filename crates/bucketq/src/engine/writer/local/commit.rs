@@ -28,7 +28,7 @@ impl Actor<Local> {
                 self.turns.learn(took);
                 self.waiting.looked(executed.commit_ms);
                 self.emit_batch(executed.told, (commit_seq, executed.commit_ms));
-                self.emit_empty(&executed.outcomes, (commit_seq, executed.commit_ms));
+                self.emit_empty(&batch, &executed.outcomes, (commit_seq, executed.commit_ms));
                 self.reply(batch, executed.outcomes, (commit_seq, executed.commit_ms), executed.began);
                 self.shrink_log();
             }
