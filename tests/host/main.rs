@@ -3,7 +3,13 @@
 //! Most tests start real processes, the program `host` (`tests/src/bin/host.rs`).
 #![cfg(unix)]
 
+mod client;
+mod hostile;
 mod kit;
+mod leases;
+mod peers;
 mod place;
 mod proof;
 mod seats;
+mod sharing;
+mod takeover;

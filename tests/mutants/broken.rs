@@ -146,6 +146,12 @@ rules! {
     KnockUnheard,
     /// A writer does not leave the gap that another asks for (decision 29).
     GapIgnored,
+    /// P34: the stamp of a claim is the newest one when its result is sent.
+    StampAtReply,
+    /// P35: a read with an age limit ignores the commit that its process has seen.
+    SeenIgnored,
+    /// P40: jobs claimed for a connection that has ended are handed back.
+    LostConnectionHandsBack,
     /// SQLite keeps its page cache although the pages have changed.
     NoResetCache,
 }

@@ -9,6 +9,7 @@ pub mod gate;
 pub mod given;
 pub mod ground;
 pub mod http;
+pub mod peer;
 pub mod puppet;
 pub mod servers;
 pub mod soak;

@@ -12,7 +12,8 @@
 //! | `fork` | `forked PID`, after the child has left its copies of the seats; the child lives until it is killed |
 //! | `prove URL` | `proof JSON` for a nonce of sevens, or `no proof` |
 //!
-//! Every reply can be `cannot REASON` instead.
+//! Every reply can be `cannot REASON` instead. `host peer` is a process with an open queue file and has other orders: see
+//! `bucketq_tests::peer`.
 
 #[cfg(not(unix))]
 fn main() {}
@@ -20,6 +21,9 @@ fn main() {}
 #[cfg(unix)]
 fn main() {
     use std::io::{BufRead, Write};
+    if std::env::args().nth(1).as_deref() == Some("peer") {
+        return bucketq_tests::peer::play();
+    }
     let mut process = orders::Process::default();
     for line in std::io::stdin().lock().lines().map_while(std::result::Result::ok) {
         let reply = process.obey(&line).unwrap_or_else(|reason| format!("cannot {reason}"));
