@@ -238,11 +238,12 @@ impl HeldStore {
     /// Whether a body waits for the lock.
     pub fn has_a_body(host: &Host) -> bool {
         let files = fs::read_dir(host.store.path()).expect("it is ours").flatten();
-        let is_body = |name: String| name.starts_with(".jobs.head.") && name.ends_with(".tmp");
+        let is_body =
+            |name: String| name.strip_suffix(".tmp").is_some_and(|name| name.starts_with(".jobs.head."));
         files.map(|file| file.file_name().to_string_lossy().into_owned()).any(is_body)
     }
 
-    pub fn is_over(self) {
+    pub fn release(self) {
         self.0.unlock().expect("it is locked");
     }
 }

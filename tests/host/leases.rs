@@ -25,7 +25,7 @@ fn counts_from(host: &Host) -> (u64, u64) {
     until("the body", || HeldStore::has_a_body(host));
     client.beats(AFTER);
     client.is_read(101);
-    held.is_over();
+    held.release();
 
     enqueue.done();
     let reply = client.op_reply(1);

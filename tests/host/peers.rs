@@ -8,9 +8,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bucketq::{Held, HostRole, JobId, Metrics, Stats};
+use bucketq::{Env, Held, HostRole, JobId, Metrics, Stats};
 use bucketq_tests::peer::{Got, Line, Look, Order};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::kit::temporary;
 
 /// The longest wait for an event that must come. It measures nothing.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A lease that outlasts every test.
 pub const LONG_MS: u64 = 600_000;
@@ -264,9 +264,10 @@ impl MetricsRead {
 
 /// Waits until this is so.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let clock = Env::default();
+    let end = clock.monotonic() + PATIENCE;
     while !is_so() {
-        assert!(Instant::now() < end, "{what} never happened");
+        assert!(clock.monotonic() < end, "{what} never happened");
         thread::yield_now();
     }
 }

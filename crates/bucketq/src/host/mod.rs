@@ -16,6 +16,8 @@ mod requests;
 #[cfg(unix)]
 mod serve;
 #[cfg(unix)]
+mod served;
+#[cfg(unix)]
 mod stream;
 
 #[cfg(unix)]

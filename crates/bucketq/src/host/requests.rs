@@ -17,32 +17,54 @@ use crate::link::message::{RepeatableTask, Reply, Request, WireError, decode, en
 use crate::noun::error::{Error, Result};
 use crate::noun::query::Query;
 
+/// A request at work.
+pub(super) struct OpenRequest {
+    id: u64,
+    task: AbortHandle,
+    /// It waits for the end of a job, which may be far off.
+    waits: bool,
+}
+
 /// The requests of a connection that have no reply yet. Dropping this ends them.
 #[derive(Default)]
-pub(super) struct OpenRequests(HashMap<u64, AbortHandle>);
+pub(super) struct OpenRequests {
+    reads: HashMap<u64, AbortHandle>,
+    waits: HashMap<u64, AbortHandle>,
+}
 
 impl OpenRequests {
-    pub fn begin(&mut self, (id, task): (u64, AbortHandle)) {
-        self.0.retain(|_, task| !task.is_finished());
-        self.0.insert(id, task);
+    pub fn begin(&mut self, OpenRequest { id, task, waits }: OpenRequest) {
+        (if waits { &mut self.waits } else { &mut self.reads }).insert(id, task);
+    }
+
+    /// Notes that a request has its reply.
+    pub fn end(&mut self, id: u64) {
+        if self.reads.remove(&id).is_none() {
+            self.waits.remove(&id);
+        }
     }
 
     /// Ends a request: its caller has left.
     pub fn leave(&mut self, id: u64) {
-        if let Some(task) = self.0.remove(&id) {
+        if let Some(task) = self.reads.remove(&id).or_else(|| self.waits.remove(&id)) {
             task.abort();
         }
     }
 
-    /// Returns how many requests have no reply yet.
-    pub fn count(&self) -> usize {
-        self.0.values().filter(|task| !task.is_finished()).count()
+    /// Returns how many reads and tasks have no reply yet.
+    pub fn reads(&self) -> usize {
+        self.reads.len()
+    }
+
+    /// Returns how many requests wait for the end of a job.
+    pub fn waits(&self) -> usize {
+        self.waits.len()
     }
 }
 
 impl Drop for OpenRequests {
     fn drop(&mut self) {
-        for task in self.0.values() {
+        for task in self.reads.values().chain(self.waits.values()) {
             task.abort();
         }
     }
@@ -54,7 +76,7 @@ pub(super) fn ask(
     mail: mpsc::UnboundedSender<Mail>,
     leader: &Arc<Leader>,
     answers: mpsc::UnboundedSender<Reply>,
-) -> Result<(u64, AbortHandle)> {
+) -> Result<OpenRequest> {
     let arrived = leader.env.monotonic();
     let send = move |letter: Mail| mail.send(letter).map_err(|_| gone());
     match request {
@@ -63,14 +85,16 @@ pub(super) fn ask(
             let max_age = max_age_ms.map(Duration::from_millis);
             let (reply, told) = oneshot::channel();
             send(Mail::Ask(Question { query, max_age, seen, arrived, reply }))?;
-            Ok((id, answer(id, answers, told)))
+            Ok(OpenRequest { id, task: answer(id, answers, told), waits: false })
         }
         Request::Await { id, job } => {
             let (reply, told) = oneshot::channel();
             send(Mail::Await(Await { id: job, reply }))?;
-            Ok((id, answer(id, answers, told)))
+            Ok(OpenRequest { id, task: answer(id, answers, told), waits: true })
         }
-        Request::Run { id, task } => Ok((id, run(id, task, send, leader, answers)?)),
+        Request::Run { id, task } => {
+            Ok(OpenRequest { id, task: run(id, task, send, leader, answers)?, waits: false })
+        }
         Request::Op(_) | Request::Leave { .. } => Err(Error::bug("an op is no question")),
     }
 }

@@ -56,6 +56,8 @@ pub(crate) struct Forwarder {
     flushes: Vec<(u64, u64, oneshot::Sender<()>)>,
     /// The newest op that was sent.
     newest_op: u64,
+    /// Most bytes of a message that the leader accepts.
+    largest: u64,
     /// Ops to send again at the next tick.
     again: Vec<u64>,
     /// The session was dropped: begin another one once every op has its result.
@@ -85,6 +87,7 @@ impl Forwarder {
             next_id: 1,
             flushes: vec![],
             newest_op: 0,
+            largest: u64::MAX,
             again: vec![],
             renew: false,
             exporter,
@@ -113,6 +116,7 @@ impl Forwarder {
             return Parted::Lost("a new session begins".to_owned());
         }
         let credit = Credit { ops: welcome.credit as usize, bytes: welcome.credit_bytes };
+        self.largest = welcome.largest;
         let parted = match self.resume(&mut connection) {
             Ok(()) => self.serve(&mut connection, &credit).await,
             Err(error) => Err(error),
@@ -215,6 +219,8 @@ impl Forwarder {
         connection.flush().await
     }
 
+    /// Returns whether another op or request may be sent. The limit is above that of a mailbox: claims that wait, and
+    /// waits for the end of a job, must not keep back the ops that end them.
     fn has_credit(&self, credit: &Credit, connection: &Connection) -> bool {
         self.ops.len() + self.asked.len() < credit.ops && (connection.unsent() as u64) < credit.bytes
     }

@@ -12,12 +12,22 @@ use crate::noun::error::{Code, Error, Result};
 use crate::noun::event::{Event, Happened};
 use crate::noun::op::{Held, Op, Outcome};
 
+/// Most bytes of a message beside the op in it.
+const ENVELOPE: u64 = 4 * 1024;
 /// Ops without a wait may be executed for this long after they were sent; their callers have left long before.
 const LAST: Duration = Duration::from_hours(1);
 
 impl Forwarder {
     /// Sends an op of this process for the first time.
     pub(super) fn send(&mut self, op: &Op, slot: Slot, connection: &mut Connection) -> Result<()> {
+        let encoded = encode(op)?;
+        if encoded.len() as u64 + ENVELOPE > self.largest {
+            let text = format!("one call may have at most {} bytes: use several calls", self.largest);
+            if let ReplyTo::Caller(caller) = slot.reply {
+                let _ = caller.send(Err(Error::new(Code::PayloadTooLarge, text)));
+            }
+            return Ok(());
+        }
         if !slot.stage.send_elsewhere() {
             return Ok(());
         }
@@ -39,7 +49,7 @@ impl Forwarder {
         };
         let lasts = i64::try_from(lasts.as_millis()).unwrap_or(i64::MAX);
         let call = Call {
-            op: encode(op)?,
+            op: encoded,
             wait,
             last_ms: self.env.wall_ms().saturating_add(lasts),
             stamp: self.stamp(),
