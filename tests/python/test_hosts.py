@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import FrozenInstanceError
 from datetime import timedelta
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import bucketq
+import bucketq.aio
 from both import OPEN
 from command import TIMEOUT
 from test_metrics import value
@@ -173,3 +176,44 @@ def test_the_doctor_advises_a_process_that_is_alone(command):
     assert "set `host_dir` to a shorter path" in found["host"]["says"]
     assert "`share=false`" in found["host"]["advice"]
     assert found["commits"]["good"], "it can work all the same"
+
+
+def test_a_handle_of_a_process_that_joined_closes_while_another_one_waits_for_a_job(url):
+    with neighbour(url), bucketq.open(url) as file, ThreadPoolExecutor(1) as pool:
+        other = bucketq.open(url)
+        waiting = pool.submit(file.queue("q").claim_one, wait=None)
+        # Commits after the claim was sent, so the claim waits by then.
+        while file.stats().queues == () or not waiting.running():
+            file.queue("beside").enqueue(1)
+        other.close()
+        assert not waiting.done()
+        file.queue("q").enqueue("it")
+        job = waiting.result(TIMEOUT)
+        assert job.data == "it"
+        job.ack()
+
+
+def test_many_callers_that_wait_for_jobs_keep_no_other_call_back(url):
+    many = 1_500
+    with neighbour(url), bucketq.open(url) as file:
+        queue = file.queue("q")
+        ids = [receipt.id for receipt in queue.enqueue_many([bucketq.New(n) for n in range(many)])]
+
+        async def wait_for_all():
+            async with await bucketq.aio.open(url) as waiting:
+                calls = [asyncio.ensure_future(waiting.queue("q").wait(id, timeout=TIMEOUT)) for id in ids]
+                await asyncio.sleep(0)
+                work = asyncio.get_running_loop().run_in_executor(None, finish_all)
+                await work
+                return await asyncio.gather(*calls)
+
+        def finish_all():
+            done = 0
+            while done < many:
+                with queue.claim(500) as jobs:
+                    for job in jobs:
+                        job.ack()
+                        done += 1
+
+        finished = asyncio.run(wait_for_all())
+        assert {job.id for job in finished} == set(ids)

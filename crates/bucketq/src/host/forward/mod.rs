@@ -18,7 +18,7 @@ use super::stream::Connection;
 use crate::bytes::metrics::Counters;
 use crate::door::{
     Begun, Collection, Export, HostPart, Inbox, Load, Mail, ReplyTo, SessionClock, SessionOp, Shared, Slot,
-    Work, millis,
+    Wait, Work, millis,
 };
 use crate::link::client::Session;
 use crate::link::frame::Arrived;
@@ -263,8 +263,11 @@ impl Forwarder {
         if self.flushes.is_empty() {
             return;
         }
-        let op = self.ops.keys().min().copied().unwrap_or(u64::MAX);
-        let id = self.asked.keys().next().copied().unwrap_or(u64::MAX);
+        // As with a writer of its own, a flush does not wait for callers that wait for a job.
+        let at_once = self.ops.iter().filter(|(_, slot)| slot.wait == Wait::No);
+        let op = at_once.map(|(n, _)| *n).min().unwrap_or(u64::MAX);
+        let mut asked = self.asked.iter().filter(|(_, asked)| !matches!(asked, SentRequest::Job(_)));
+        let id = asked.next().map_or(u64::MAX, |(id, _)| *id);
         let (done, wait) =
             std::mem::take(&mut self.flushes).into_iter().partition(|(n, i, _)| op > *n && id > *i);
         self.flushes = wait;
