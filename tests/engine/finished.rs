@@ -43,14 +43,14 @@ async fn a_job_finished_by_another_process_is_noticed_at_the_next_poll_and_polls
     let before = puppet.requests().gets;
     pass(Duration::from_mins(10)).await;
     let gets = puppet.requests().gets - before;
-    assert!((110..=130).contains(&gets), "{gets} gets in ten minutes");
+    assert!((590..=610).contains(&gets), "{gets} gets in ten minutes");
     let taken = other.claim(1).lease(LEASE).await?;
     other.nack(taken[0].held(), None, None).await?;
     other.cancel(receipt.id).await?;
     let began = now();
     let detail = waiting.await.expect("no panic")?.expect("it is finished");
     assert_eq!(detail.job.state, State::Cancelled);
-    assert!(now() - began <= Duration::from_millis(5_100), "{:?}", now() - began);
+    assert!(now() - began <= Duration::from_millis(1_100), "{:?}", now() - began);
     other.close().await?;
     file.close().await
 }
