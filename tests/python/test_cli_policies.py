@@ -217,7 +217,7 @@ def test_schedules_are_made_listed_and_taken_away(q):
     [
         ([], "--cron '30 2 * * *', or --every 1h"),
         (["--cron", "@daily", "--every", "1h"], "one of them"),
-        (["--cron", "61 * * * *"], "from 0 to 59"),
+        (["--cron", "61 * * * *"], "between 0 and 59"),
         (["--cron", "@daily", "--timezone", "Mars"], "IANA"),
         (["--every", "1h", "--timezone", "UTC"], "--timezone goes with --cron"),
         (["--every", "1h", "--start", "tomorrow"], "2026-12-31T18:00"),

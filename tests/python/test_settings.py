@@ -106,8 +106,8 @@ def test_variables_of_others_are_left_alone(variables):
     ("name", "text", "words"),
     [
         ("a.toml", "mailbux = 1", "a.toml: there is no setting 'mailbux': did you mean mailbox"),
-        ("a.toml", f"secret_key = {SECRET}", "a.toml cannot be understood"),
-        ("a.yaml", f"secret_key: [{SECRET}", "a.yaml cannot be understood: not YAML, line"),
+        ("a.toml", f"secret_key = {SECRET}", "a.toml cannot be parsed"),
+        ("a.yaml", f"secret_key: [{SECRET}", "a.yaml cannot be parsed: not YAML, line"),
         ("a.yaml", "- mailbox", "holds no settings"),
         ("a.ini", "mailbox = 1", "settings are .toml or .yaml"),
         ("none.toml", None, "cannot be read"),

@@ -177,7 +177,7 @@ def test_what_makes_no_sense_is_refused_at_once(place, spark):
         ({"view": "jbos"}, "there is no view 'jbos'.*jobs"),
         ({"maxRow": 5}, "no option 'maxrow'.*maxRows"),
         ({"columns": "id,status"}, "no column 'status'.*state"),
-        ({"partitionRows": "many"}, "partitionRows is a whole number"),
+        ({"partitionRows": "many"}, "partitionRows must be a whole number"),
     ):
         with pytest.raises(Exception, match=f"(?s){told}"):
             place.frame(**options).collect()

@@ -194,7 +194,7 @@ def commits(everything: pd.DataFrame, price_put: float) -> pd.DataFrame:
 def indexed(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
     for column in ("hour", "newest"):
         if column in frame:
-            frame[column] = pd.to_datetime(frame[column], utc=True).dt.as_unit("ns")
+            frame[column] = pd.to_datetime(frame[column], utc=True, format="ISO8601").dt.as_unit("ns")
     return frame.set_index(list(names)).sort_index()
 
 
