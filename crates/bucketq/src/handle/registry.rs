@@ -109,7 +109,8 @@ async fn sharing(url: &StoreUrl, options: &Options, env: &Env) -> Result<Option<
     if !shared {
         return Ok(None);
     }
-    let place = format!("{:?} {}", url.resolved(), surroundings(url, options));
+    let endpoint = &options.s3.endpoint;
+    let place = format!("{:?} {endpoint:?} {}", url.resolved(), surroundings(url, options));
     let meeting_place = MeetingPlace::find(options.host_dir.as_deref(), &place)?;
     let shape = shape(options);
     let credential = Credential::of(url, options).await;
