@@ -13,6 +13,7 @@ mod deadlines;
 #[cfg(not(feature = "mutants"))]
 mod deciding;
 mod enqueues;
+mod fairness;
 mod faults;
 mod finished;
 mod finishes;

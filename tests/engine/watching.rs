@@ -176,6 +176,8 @@ async fn lost_races_and_lost_answers_are_told_with_their_cause() -> Result<()> {
     assert_eq!(told[0].what, Happened::Conflict { cause: Cause::Race });
     assert_eq!(told[1].what.name(), "enqueued");
     b.queue("mail")?.enqueue(Payload::text("b")).await?;
+    // Sooner, `a` would wait for a turn of `b` and see its commit.
+    pass(Duration::from_secs(1)).await;
     puppet.next_puts([OnPut::LoseRequest]);
     a.queue("mail")?.enqueue(Payload::text("a")).await?;
     assert_eq!(all(&mut events)[0].what, Happened::Conflict { cause: Cause::Unanswered });

@@ -87,6 +87,8 @@ struct Controls {
     gets: VecDeque<OnGet>,
     other_gets: OnGet,
     takes: Duration,
+    /// By how much requests take more or less, in percent, and how many have drawn their time.
+    varies: (u32, u64),
     uploads_take: Duration,
     clock: Option<TestClock>,
     dates: VecDeque<i64>,
@@ -173,6 +175,11 @@ impl Puppet {
         self.controls().takes = time;
     }
 
+    /// Makes every request take up to `percent` more or less than the others.
+    pub fn varies(&self, percent: u32) {
+        self.controls().varies.0 = percent;
+    }
+
     /// Makes segments and bases take this much longer.
     pub fn uploads_take(&self, time: Duration) {
         self.controls().uploads_take = time;
@@ -214,7 +221,15 @@ impl Puppet {
     }
 
     async fn half_way(&self) {
-        let takes = self.controls().takes;
+        let takes = {
+            let mut controls = self.controls();
+            let (percent, drawn) = &mut controls.varies;
+            *drawn += 1;
+            // The high bits of a product with the golden ratio are spread evenly.
+            let draw = (drawn.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) % 201;
+            let share = 100.0 + f64::from(*percent) * (draw as f64 / 100.0 - 1.0);
+            controls.takes.mul_f64(share / 100.0)
+        };
         if !takes.is_zero() {
             tokio::time::sleep(takes / 2).await;
         }

@@ -1,5 +1,5 @@
 //! Writers that compete, on a store without faults: one that never rests, one that enqueues now and then, and one with
-//! very large commits. No call of theirs waits for too many commits of the others (decision 29).
+//! very large commits. No call of theirs waits for too many commits of the others (decisions 29 and 32).
 //!
 //! Called by run.rs instead of the ordinary story if the plan asks for it.
 

@@ -120,6 +120,7 @@ impl<H: Home> Actor<H> {
         Counters::add(&counters.delta_bytes, record.encoded_len() as u64);
         self.shared.trouble(None);
         self.identity.stored(record);
+        self.turns.stored(record.seq, record.writer);
         self.chores.uploads.settled(record);
         let base = self.chain.head().base;
         self.stand_on(head, version, sent_at);

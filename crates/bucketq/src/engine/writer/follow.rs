@@ -124,8 +124,7 @@ impl<H: Home> Actor<H> {
         for record in records {
             self.chores.uploads.settled(record);
         }
-        let of_others = records.iter().any(|r| r.seq > known && r.writer != self.identity.id());
-        self.turns.moved(seen.head.commit_seq > known, of_others);
+        self.turns.followed(known, &seen.head, records);
         Counters::add(
             &self.shared.counters.caught_up,
             seen.head.commit_seq - known.min(seen.head.commit_seq),

@@ -158,9 +158,9 @@ impl Opener {
         Ok(Box::new(Actor {
             home,
             packer,
-            chain,
             waiting: WaitingRoom::new(inbox, asked, &options, &env, &shared),
             turns: Turns::new(asked, &options, &env),
+            chain,
             remote: Remote::new(source, time, proven_stores, &options, &env, &shared),
             identity: Identity::new(&env),
             chores,

@@ -84,7 +84,7 @@ impl Chain {
 
     /// Notes that a request sent at `asked` has shown HEAD unchanged.
     pub fn confirm(&mut self, asked: Instant) {
-        self.fresh = asked;
+        self.fresh = self.fresh.max(asked);
     }
 
     /// Notes the version under which this HEAD, which is the known one, was read.

@@ -30,7 +30,7 @@ impl Actor<Durable> {
                 self.look_before_first_put().await;
             }
             self.ask_for_gap(&batch, losses).await;
-            self.keep_out(&batch).await;
+            self.wait_for_turn(&batch).await;
             self.make_room();
             self.turns.begins();
             let started = self.env.monotonic();
@@ -63,7 +63,6 @@ impl Actor<Durable> {
             match self.push(&batch, &outcomes, changes, commit_ms).await {
                 Pushed::Stored => {
                     self.waiting.looked(commit_ms);
-                    self.share().await;
                     self.emit_batch(told, commit);
                     self.emit_empty(&batch, &outcomes, commit);
                     self.emit_commit(succeeded(&outcomes), began, commit);

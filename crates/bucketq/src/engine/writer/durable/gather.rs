@@ -29,7 +29,7 @@ impl Actor<Durable> {
         }
         self.waiting.wait_for_callers(&mut work).await;
         self.wait_interval(&mut work).await;
-        self.wait_out_gap(&mut work).await;
+        self.gather_until_turn(&mut work).await;
         self.waiting.take_waiting(&mut work);
         self.leave_half(&mut work);
         Some(work)

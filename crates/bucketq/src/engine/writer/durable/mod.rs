@@ -1,12 +1,13 @@
 //! The writer in Durable mode: each batch is a commit in the store before its callers get a reply (G1).
 //!
 //! `gather` collects a batch, `commit` runs it until its outcome is known, `publish` sends and settles one body, `settle`
-//! decides by a read of HEAD, `turns` waits for other writers, `chores` makes the commits that chores need. No unsettled
+//! decides by a read of HEAD, `turns` waits for other writers with `head_watch`, `chores` makes the commits that chores need. No unsettled
 //! commit is visible outside (P11), and no op runs during a put.
 
 mod chores;
 mod commit;
 mod gather;
+mod head_watch;
 mod publish;
 mod settle;
 mod turns;

@@ -86,7 +86,7 @@ impl Actor<Durable> {
             let sent_at = self.env.monotonic();
             let put = match proven {
                 Ok(()) => {
-                    self.turns.listen(&self.remote);
+                    self.turns.listen_with_put(&self.remote);
                     let put = self.put_head(&body).await;
                     if matches!(put, Put::Stored { .. } | Put::Conflict) {
                         self.turns.learn(self.turns.since_last_put());

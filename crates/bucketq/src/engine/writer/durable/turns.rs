@@ -1,41 +1,38 @@
-//! The writer waits for its turn and takes it: races, gaps and knocks (decision 29). `turns` beside this folder knows
-//! the others and decides.
+//! The writer waits for its turn and takes it: races, the line, knocks and gaps (decisions 29 and 32). `turns` beside this
+//! folder knows the others and decides.
 //!
 //! Called by commit and gather.
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::super::turns::{self, changes};
 use super::super::waiting::{MAX_OPS, RoundWork};
 use super::super::{Actor, back_off};
+use super::head_watch::{HeadWatch, Shown};
 use super::{Durable, Pushed};
 use crate::door::{ReplyTo, Slot, Work};
-use crate::noun::error::{Code, Error};
+use crate::noun::error::{Code, Error, Result};
 use crate::noun::event::Cause;
 
 /// Tries at asking for one gap.
 const TRIES: u32 = 64;
 
 impl Actor<Durable> {
-    /// Leaves a gap after a stored commit, if it is time for one.
-    pub(super) async fn share(&mut self) {
-        if self.turns.last_put().is_some() {
-            // A look for a knock, sent with the put, usually has its reply by now.
-            tokio::task::yield_now().await;
-            self.turns.stored(&self.chain.head().file_id);
-        }
-    }
-
-    /// Handles a lost race, one of `losses` in a row: emits it, perhaps knocks, and backs off.
+    /// Handles a lost race, one of `losses` in a row: emits it, and perhaps knocks.
     pub(super) async fn lost_race(&mut self, cause: Cause, losses: u32) {
         self.emit_conflict(cause);
         let lost = format!("other writers were faster {losses} times");
         self.shared.trouble(Some(Error::new(Code::Contended, lost)));
+        if self.turns.is_sure(self.identity.id()) {
+            return;
+        }
         let trip = self.turns.trip_of_this_try();
         if losses > 1 || self.others_never_rest(trip) {
             self.knock(trip);
         }
-        // A short pause: otherwise the winner's gap is over before the next put.
+        // A short pause, so that two losers do not meet again. A writer that gives way leaves time for more.
         let put = self.turns.put_time();
         back_off(&self.env, put / 8, put / 4, losses.min(2)).await;
     }
@@ -58,8 +55,12 @@ impl Actor<Durable> {
         turns::others_never_rest(self.chain.head(), self.identity.id(), trip)
     }
 
+    /// Knocks, unless the others wait for this writer anyway.
     fn knock(&mut self, trip: Duration) {
-        self.turns.knock(&self.remote, &self.chain.head().file_id, self.identity.id(), trip);
+        let id = self.identity.id();
+        if !self.turns.is_sure(id) {
+            self.turns.knock(&self.remote, self.chain.head(), id, trip);
+        }
     }
 
     /// Asks for a gap before this try, if it would lose without one. This batch has lost `losses` races.
@@ -72,7 +73,7 @@ impl Actor<Durable> {
             if self.halted.is_some() || batch.iter().all(Slot::is_gone) {
                 return;
             }
-            self.keep_out(batch).await;
+            self.wait_for_turn(batch).await;
             let Ok(executed) = self.prepare(&slots).await else { return };
             self.turns.ask(Some(ms));
             let pushed = self.push(&slots, &executed.outcomes, executed.changes, executed.commit_ms).await;
@@ -85,47 +86,88 @@ impl Actor<Durable> {
         }
     }
 
-    /// Returns whether this batch waits out another writer's gap in a later round, which serves reads meanwhile.
+    /// Returns whether this batch waits for its turn in a later round, which serves reads meanwhile.
     pub(super) fn leaves_for_later(&self, batch: &[Slot]) -> bool {
         let served =
             !self.waiting.is_closed() && batch.iter().all(|slot| slot.is(|work| matches!(work, Work::Op(_))));
-        served && self.held_until(batch).is_some()
+        served && self.is_held(batch)
     }
 
-    /// Waits out another writer's gap before a batch is complete: serves reads, and adds new ops to the batch.
-    pub(super) async fn wait_out_gap(&mut self, work: &mut RoundWork) {
-        let mut poll = self.env.monotonic() + self.turns.poll_gap();
+    /// Waits for this writer's turn before a batch is complete: serves reads, and adds new ops to the batch.
+    pub(super) async fn gather_until_turn(&mut self, work: &mut RoundWork) {
+        if self.turns.is_listening() {
+            // The look for a knock was sent with the last put, so it usually has its reply by now.
+            tokio::task::yield_now().await;
+        }
+        let (mut watch, mut open) = (HeadWatch::default(), true);
         while self.halted.is_none() && !work.slots.is_empty() {
-            let Some(end) = self.held_until(&work.slots) else { return };
+            let Some(end) = self.wait_until(&work.slots, &mut watch) else { return };
             self.answer(std::mem::take(&mut work.questions)).await;
-            let until = poll.min(end);
-            if work.slots.len() < MAX_OPS
-                && self.waiting.wait_for_mail(work, until).await
-                && self.env.monotonic() < until
+            let (remote, version) = (&self.remote, self.chain.version());
+            let shown = tokio::select! {
+                biased;
+                shown = watch.next(remote, version, &self.env) => Some(shown),
+                came = self.waiting.wait_for_mail(work, end), if open && work.slots.len() < MAX_OPS => {
+                    open = came;
+                    None
+                }
+                () = self.env.sleep(end.saturating_duration_since(self.env.monotonic())) => None,
+            };
+            if let Some(shown) = shown
+                && self.follow_shown(shown, &mut watch).await.is_err()
             {
-                continue;
-            }
-            self.env.sleep(until.saturating_duration_since(self.env.monotonic())).await;
-            if self.refresh().await.is_err() {
                 return;
             }
-            poll = self.env.monotonic() + self.turns.poll_gap();
         }
     }
 
-    /// Waits while another writer's gap lasts: until HEAD moves on, or the time is over.
-    pub(super) async fn keep_out(&mut self, batch: &[Slot]) {
+    /// Waits for this writer's turn to send a batch.
+    pub(super) async fn wait_for_turn(&mut self, batch: &[Slot]) {
+        let mut watch = HeadWatch::default();
         while self.halted.is_none() && !batch.iter().all(Slot::is_gone) {
-            let Some(end) = self.held_until(batch) else { return };
-            let wait = end.saturating_duration_since(self.env.monotonic()).min(self.turns.poll_gap());
-            self.env.sleep(wait).await;
-            if self.refresh().await.is_err() {
+            let Some(end) = self.wait_until(batch, &mut watch) else { return };
+            let (remote, version) = (&self.remote, self.chain.version());
+            let shown = tokio::select! {
+                biased;
+                shown = watch.next(remote, version, &self.env) => shown,
+                () = self.env.sleep(end.saturating_duration_since(self.env.monotonic())) => continue,
+            };
+            if self.follow_shown(shown, &mut watch).await.is_err() {
                 return;
             }
         }
     }
 
-    fn held_until(&self, batch: &[Slot]) -> Option<tokio::time::Instant> {
-        self.turns.held_until(batch, self.chain.head(), self.identity.id(), &self.remote.time)
+    /// Returns until when to wait before this batch is sent, and plans the reads of HEAD until then.
+    fn wait_until(&mut self, batch: &[Slot], watch: &mut HeadWatch) -> Option<Instant> {
+        let (head, id) = (self.chain.head(), self.identity.id());
+        self.turns.give_way(head, id);
+        let end = self.turns.held_until(batch, head, id, &self.remote.time)?;
+        self.turns.listen_in_line(&self.remote, head, id);
+        watch.plan(self.turns.reads(head, id, &self.remote.time));
+        if self.turns.is_unknown(id) {
+            self.knock(self.turns.trip());
+        }
+        Some(end)
+    }
+
+    /// Takes in a reply to a read of HEAD.
+    async fn follow_shown(&mut self, shown: Shown, watch: &mut HeadWatch) -> Result<()> {
+        match self.remote.heard(shown.got, shown.asked, self.chain.head().commit_seq) {
+            Ok(None) => self.chain.confirm(shown.asked),
+            Ok(Some(seen)) => {
+                // Older replies must not come after this one.
+                watch.forget();
+                self.follow(seen).await?;
+            }
+            // Reads again, and decides what the error means.
+            Err(_) => drop(self.refresh().await?),
+        }
+        Ok(())
+    }
+
+    fn is_held(&self, batch: &[Slot]) -> bool {
+        let held = self.turns.held_until(batch, self.chain.head(), self.identity.id(), &self.remote.time);
+        held.is_some()
     }
 }

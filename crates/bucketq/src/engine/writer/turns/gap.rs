@@ -31,15 +31,13 @@ pub(super) struct Building {
     pub took: Duration,
     /// The last try had to wait for a segment.
     pub segment: bool,
-    /// When HEAD was last seen to move.
-    pub moved: Instant,
     /// A gap that the next body asks for, in milliseconds.
     pub asks: Option<u32>,
 }
 
 impl Building {
-    pub fn new(now: Instant) -> Self {
-        Self { each: A_CHANGE, took: Duration::ZERO, segment: false, moved: now, asks: None }
+    pub fn new() -> Self {
+        Self { each: A_CHANGE, took: Duration::ZERO, segment: false, asks: None }
     }
 }
 
@@ -119,26 +117,18 @@ impl Turns {
     }
 
     /// Returns how often HEAD is read while a gap lasts.
-    pub fn poll_gap(&self) -> Duration {
+    pub(super) fn poll_gap(&self) -> Duration {
         self.put.clamp(POLL.0, POLL.1)
     }
 
-    /// Returns until when this batch is not sent, because of another writer's gap.
-    pub fn held_until(&self, batch: &[Slot], head: &Head, id: [u8; 8], time: &Timekeeper) -> Option<Instant> {
-        let end = self.gap_of_another(head, id, time)?;
-        let latest = batch.iter().filter_map(|slot| Some(slot.arrived + patience(slot)?)).min();
-        let end = latest.map_or(end, |latest| end.min(latest));
-        (end > self.env.monotonic()).then_some(end)
-    }
-
     /// Returns when the gap that the newest commit asks for is over, if it is another writer's.
-    fn gap_of_another(&self, head: &Head, id: [u8; 8], time: &Timekeeper) -> Option<Instant> {
+    pub(super) fn gap_of_another(&self, head: &Head, id: [u8; 8], time: &Timekeeper) -> Option<Instant> {
         let Gap { writer, ms } = head.gap()?;
         let length = Duration::from_millis(ms.into()).min(self.gap_most());
         // A gap that is found long afterwards does not count.
         let since_ms = time.now_ms() - head.commit_ms;
         let over = since_ms > i64::from(ms) + i64::from(head.max_skew_ms);
-        (writer != id && !over).then(|| self.building.moved + length)
+        (writer != id && !over).then(|| self.moved + length)
     }
 }
 
@@ -146,7 +136,7 @@ impl Turns {
 const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 
 /// Returns how long an op that extends a lease waits at most: a quarter of that lease. `None` for other ops.
-fn patience(slot: &Slot) -> Option<Duration> {
+pub(super) fn patience(slot: &Slot) -> Option<Duration> {
     slot.work().and_then(|loaded| match &loaded.work {
         Work::Op(op) => Some(Duration::from_millis(u64::try_from(op.extends_ms()?).ok()?) / 4),
         Work::Fence | Work::Archive { .. } => None,

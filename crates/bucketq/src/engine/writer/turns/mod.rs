@@ -1,11 +1,11 @@
-//! Turns: how this writer and others of the same queue file let each other commit (decision 29).
+//! Turns: how this writer and others of the same queue file let each other commit (decisions 29 and 32).
 //!
-//! `share` leaves gaps, `knock` asks a writer that never rests for one, `gap` is for commits that take long to build.
-//! Correctness depends only on the compare-and-swap. Holds times, and never changes HEAD or the database.
+//! `line` is the order in which they take turns, `knock` asks for a place in it, `gap` is for commits that take long to
+//! build. Correctness depends only on the compare-and-swap. Holds times, and never changes HEAD or the database.
 
 mod gap;
 mod knock;
-mod share;
+mod line;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,28 +16,48 @@ pub(super) use gap::changes;
 
 use crate::bucket::head::Head;
 use crate::bucket::record::Record;
+use crate::door::Slot;
 use crate::engine::time::Timekeeper;
 use crate::noun::config::Options;
 use crate::noun::env::Env;
 
 /// The first estimate of the time of a put.
 const A_PUT: Duration = Duration::from_millis(5);
+/// The average of put times gives the newest one at least this weight: one of so many.
+const WEIGHT: u32 = 8;
 /// Another writer that has not committed for this long counts as gone.
 const LATELY_MS: i64 = 10_000;
 /// Timers count whole milliseconds: two back-offs end later than requested by up to this.
 const TIMERS: Duration = Duration::from_millis(2);
+/// How many puts a writer waits for one that has its turn: until that one has seen HEAD and its put has been seen.
+const SLOT: u32 = 6;
+/// Reads of HEAD for each put, while a writer waits for its turn.
+const READS: u32 = 3;
 
 pub(super) struct Turns {
     /// Moving average of the time of a put that got a reply.
     put: Duration,
+    /// How many puts it is made of, at most [`WEIGHT`].
+    learned: u32,
     last_put: Option<Instant>,
-    /// A gap for other writers: nothing is sent before this.
-    gap_until: Option<Instant>,
-    sharing: share::Sharing,
+    line: line::Line,
+    /// Another writer has knocked: nothing is sent on top of this commit before this.
+    gives_way: Option<(u64, Instant)>,
+    /// When HEAD was last seen to move.
+    moved: Instant,
     knocks: knock::Knocks,
     building: gap::Building,
     options: Arc<Options>,
     env: Env,
+}
+
+/// When HEAD is read while a writer waits for its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reads {
+    /// The first.
+    pub first: Instant,
+    /// The time to each further one.
+    pub every: Duration,
 }
 
 impl Turns {
@@ -45,11 +65,13 @@ impl Turns {
     pub fn new(read: Instant, options: &Arc<Options>, env: &Env) -> Self {
         Self {
             put: A_PUT,
+            learned: 0,
             last_put: None,
-            gap_until: None,
-            sharing: share::Sharing::new(),
+            line: line::Line::default(),
+            gives_way: None,
+            moved: read,
             knocks: knock::Knocks::default(),
-            building: gap::Building::new(read),
+            building: gap::Building::new(),
             options: Arc::clone(options),
             env: env.clone(),
         }
@@ -71,7 +93,8 @@ impl Turns {
 
     /// Learns from a commit that took this long.
     pub fn learn(&mut self, took: Duration) {
-        self.put = (self.put * 7 + took) / 8;
+        self.put = (self.put * self.learned + took) / (self.learned + 1);
+        self.learned = (self.learned + 1).min(WEIGHT - 1);
     }
 
     /// Returns how long the put that was sent last has taken until now.
@@ -79,36 +102,84 @@ impl Turns {
         self.last_put.map_or(Duration::ZERO, |sent| self.env.monotonic().saturating_duration_since(sent))
     }
 
-    /// Returns until when nothing is sent: the interval between commits and the gap for others, if one lasts.
+    /// Returns when the interval between commits is over, if one lasts.
     pub fn next_put(&self) -> Option<Instant> {
         let interval = self.options.commit_interval;
         let due = self.last_put.filter(|_| !interval.is_zero()).map(|last| last + interval);
-        due.max(self.gap_until).filter(|due| *due > self.env.monotonic())
+        due.filter(|due| *due > self.env.monotonic())
     }
 
-    /// Decides after a stored commit whether to leave a gap.
-    pub fn stored(&mut self, file_id: &[u8; 16]) {
-        let Some(sent) = self.last_put else { return };
-        let (now, put) = (self.env.monotonic(), self.put);
-        self.gap_until = match self.heard(file_id) {
-            Some(wanted) => Some(self.sharing.knocked(now, put, wanted)),
-            None => self.sharing.stored(sent, now, put),
-        };
+    /// Notes that the writer `id` has stored commit `seq`.
+    pub fn stored(&mut self, seq: u64, id: [u8; 8]) {
+        self.line.committed(seq, id);
+        self.moved = self.env.monotonic();
+        self.count_streak();
     }
 
-    /// Notes new commits, some `of_others`.
-    pub fn moved(&mut self, forward: bool, of_others: bool) {
-        if of_others {
-            self.sharing.met(self.put);
+    /// Notes commits of others after commit `known`: HEAD is now this one.
+    pub fn followed(&mut self, known: u64, head: &Head, records: &[Record]) {
+        let new = records.iter().filter(|r| r.seq > known);
+        let all = new.clone().count() as u64 == head.commit_seq.saturating_sub(known);
+        if all {
+            new.for_each(|r| self.line.committed(r.seq, r.writer));
+        } else {
+            self.line = line::Line::default();
         }
-        if forward {
-            self.building.moved = self.env.monotonic();
+        if head.commit_seq > known {
+            self.moved = self.env.monotonic();
         }
     }
 
     /// Returns the time of a read and a put.
     pub fn trip(&self) -> Duration {
         self.put * 2
+    }
+
+    /// Returns whether the writer `id` waits for others that will not wait for it: it has come only once.
+    pub fn is_unknown(&self, id: [u8; 8]) -> bool {
+        self.line.ahead_of(id).is_some_and(|ahead| ahead > 0) && !self.line.is_sure(id)
+    }
+
+    /// Returns whether others wait for the writer `id` when it is its turn: it need not knock.
+    pub fn is_sure(&self, id: [u8; 8]) -> bool {
+        self.line.is_sure(id)
+    }
+
+    /// Returns until when this batch is not sent: other writers have their turn first, or one has asked for a gap.
+    pub fn held_until(&self, batch: &[Slot], head: &Head, id: [u8; 8], time: &Timekeeper) -> Option<Instant> {
+        let end = self.gap_of_another(head, id, time).max(self.turn(head, id, time))?;
+        let latest = batch.iter().filter_map(|slot| Some(slot.arrived + gap::patience(slot)?)).min();
+        let end = latest.map_or(end, |latest| end.min(latest));
+        (end > self.env.monotonic()).then_some(end)
+    }
+
+    /// Returns when this writer's turn begins at the latest.
+    fn turn(&self, head: &Head, id: [u8; 8], time: &Timekeeper) -> Option<Instant> {
+        let in_line = self.line.ahead_of(id).filter(|ahead| *ahead > 0).map(|ahead| {
+            let wait = (self.put * SLOT + TIMERS) * ahead;
+            (self.moved + wait, wait)
+        });
+        // A line that is found long afterwards has dissolved.
+        let since_ms = time.now_ms() - head.commit_ms - i64::from(head.max_skew_ms);
+        let lasts = |wait: Duration| u128::try_from(since_ms).is_ok_and(|ms| ms > wait.as_millis());
+        let in_line = in_line.filter(|(_, wait)| !lasts(*wait)).map(|(until, _)| until);
+        in_line.max(self.gives_way.filter(|(seq, _)| *seq == head.commit_seq).map(|(_, until)| until))
+    }
+
+    /// Returns when to read HEAD while this writer waits for its turn.
+    pub fn reads(&self, head: &Head, id: [u8; 8], time: &Timekeeper) -> Reads {
+        let now = self.env.monotonic();
+        if self.gap_of_another(head, id, time).is_some_and(|end| end > now) {
+            let every = self.poll_gap();
+            return Reads { first: now + every, every };
+        }
+        let every = (self.put / READS).max(TIMERS);
+        // Each of them needs a put; the last one is watched closely, because this writer is the next.
+        let first = match self.line.ahead_of(id) {
+            Some(ahead) => self.moved + self.put * ahead.saturating_sub(1),
+            None => now,
+        };
+        Reads { first: first.max(now), every }
     }
 
     /// Returns the commit of another writer after which it is worth to look before a put: the known state, read at
