@@ -4,6 +4,7 @@
 #![cfg(unix)]
 
 mod client;
+mod found;
 mod hostile;
 mod kit;
 mod leases;
