@@ -69,6 +69,15 @@ impl Leader {
     }
 }
 
+impl Leader {
+    /// Lets the writer hand its mailbox to the next leader, which may be one of this process.
+    fn resign(&self) {
+        if let Some(mail) = self.mail.upgrade() {
+            let _ = mail.send(Mail::Resign);
+        }
+    }
+}
+
 /// Starts to serve the other processes of the host. It ends when the writer or its last handle is gone.
 pub(crate) fn start(seat: Seat, leader: Leader) -> Result<()> {
     let listener = std::os::unix::net::UnixListener::bind(seat.socket());
@@ -107,6 +116,7 @@ async fn serve(listener: UnixListener, seat: Seat, leader: Arc<Leader>) {
     let (alive, mut all_ended) = mpsc::channel::<()>(1);
     let (mut looked, mut awake) = (since, since);
     let (leave, leaving) = watch::channel(());
+    leader.place.tidy(leader.env.wall_ms());
     loop {
         // A writer that has stopped for good leads nobody.
         if leader.shared.is_dead() {
@@ -117,13 +127,16 @@ async fn serve(listener: UnixListener, seat: Seat, leader: Arc<Leader>) {
             looked = now;
             if (seat.number() + 1..SEATS).any(|higher| matches!(leader.place.is_taken(higher), Ok(true))) {
                 tracing::info!("another process of this host has taken over while this one was stopped");
-                if let Some(mail) = leader.mail.upgrade() {
-                    let _ = mail.send(Mail::Resign);
-                }
+                leader.resign();
                 break;
             }
         }
         awake = now;
+        if !seat.is_found() {
+            tracing::info!("the files by which other processes find this one were deleted");
+            leader.resign();
+            break;
+        }
         let accepted = tokio::select! {
             biased;
             () = leader.env.sleep(BEAT) => continue,
