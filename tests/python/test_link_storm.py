@@ -1,4 +1,4 @@
-"""Hundreds of tasks of a process that has joined another one, cancelled at any point: nothing is lost, doubled or stuck."""
+"""Tasks of a process that has joined another one, cancelled at any point: nothing is lost, doubled or stuck."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ LEASE = 600
 async def storm(q, dice, kill):
     """Let callers enqueue, claim and ack, and cancel half of their calls. Returns what was enqueued, tried and done."""
     sure, tried, acked, unsure = set(), set(), Counter(), set()
+    warm = asyncio.Event()
 
     async def enqueue(name):
         tried.add(name)
@@ -42,6 +43,8 @@ async def storm(q, dice, kill):
             raise
         acked[name] += 1
         unsure.discard(name)
+        if len(acked) >= 20:
+            warm.set()
 
     async def caller(number):
         for call in range(CALLS):
@@ -57,8 +60,7 @@ async def storm(q, dice, kill):
 
     callers = [asyncio.create_task(caller(number)) for number in range(CALLERS)]
     if kill is not None:
-        while len(acked) < 20:
-            await asyncio.sleep(0)
+        await warm.wait()
         kill()
     await asyncio.gather(*callers)
     return sure, tried, acked, unsure
