@@ -57,7 +57,7 @@ pub struct Plan {
 pub struct Found {
     /// Victims killed.
     pub kills: u64,
-    /// Of these, the ones that led at that moment, as far as they had said so.
+    /// Killed victims that led at that moment, as far as they had said so.
     pub leaders: u64,
     /// Ops acknowledged to them.
     pub acked: u64,
