@@ -14,3 +14,4 @@ mod proof;
 mod seats;
 mod sharing;
 mod takeover;
+mod versions;
