@@ -4,6 +4,7 @@
 #![cfg(unix)]
 
 mod client;
+mod forks;
 mod found;
 mod hostile;
 mod kit;

@@ -35,7 +35,6 @@ fn main() {
 
 #[cfg(unix)]
 mod orders {
-    use std::io::Read;
     use std::os::unix::net::UnixListener;
     use std::path::Path;
 
@@ -99,23 +98,9 @@ mod orders {
             self.place.as_ref().ok_or_else(|| "do that before it has found the place".to_owned())
         }
 
-        /// Forks as Python does.
         fn fork(&mut self) -> std::io::Result<String> {
-            let (mut done, leave) = std::io::pipe()?;
-            bucketq::fork::before();
-            if let fork::Fork::Parent(child) = fork::fork()? {
-                bucketq::fork::in_parent();
-                drop(leave);
-                // Ends when the child has closed its end.
-                done.read_to_end(&mut vec![])?;
-                return Ok(format!("forked {child}"));
-            }
-            bucketq::fork::in_child();
-            self.seats.clear();
-            drop(leave);
-            loop {
-                std::thread::park();
-            }
+            let child = bucketq_tests::peer::fork_and_park(|| self.seats.clear())?;
+            Ok(format!("forked {child}"))
         }
     }
 
