@@ -25,7 +25,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::load::fresh_job;
-use crate::servers::{BUCKET, SlowServer};
+use crate::servers::{BUCKET, SlowServer, keys_for_child};
 use child::{Enqueue, Order, PAYLOAD, Seen};
 use report::{Figures, Row};
 
@@ -245,12 +245,7 @@ impl Processes {
             let program = std::env::current_exe().map_err(failed("finding this program"))?;
             let mut command = Command::new(program);
             command.args(["--child", s3.endpoint.as_deref().unwrap_or_default(), place]);
-            if let Some(keys) = &s3.credentials {
-                // Not on the command line, where every user of the machine sees it.
-                command
-                    .env("AWS_ACCESS_KEY_ID", &keys.access_key)
-                    .env("AWS_SECRET_ACCESS_KEY", &keys.secret_key);
-            }
+            command.envs(keys_for_child(s3));
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
             let mut child = command.spawn().map_err(failed("starting a process"))?;
             let out =

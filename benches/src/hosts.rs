@@ -61,6 +61,8 @@ pub struct Ground {
     pub s3: S3Options,
     /// Whether the processes may share a writer.
     pub share: bool,
+    /// The directory in which they meet.
+    pub meeting: PathBuf,
     /// The Python interpreter that has the package, if Python is measured.
     pub python: Option<PathBuf>,
 }
@@ -72,6 +74,7 @@ impl Ground {
             url: format!("s3://{BUCKET}/hosts/{name}/jobs"),
             s3: Some(self.s3.clone()),
             share: self.share,
+            meeting: self.meeting.clone(),
         }
     }
 }

@@ -39,20 +39,34 @@ pub struct SlowServer {
     _data: TempDir,
 }
 
-/// Opens the queue file in a child process of a benchmark, which gets its credentials in the environment.
-pub async fn open_for_child(endpoint: &str, place: &str) -> Result<QueueFile> {
-    let variable = |name: &str| std::env::var(name).unwrap_or_default();
-    let s3 = S3Options {
+const KEY_ID: &str = "AWS_ACCESS_KEY_ID";
+const SECRET_KEY: &str = "AWS_SECRET_ACCESS_KEY";
+
+fn options_at(endpoint: &str, access_key: String, secret_key: String) -> S3Options {
+    S3Options {
         endpoint: Some(endpoint.to_owned()),
         region: Some("us-east-1".to_owned()),
-        credentials: Some(Credentials {
-            access_key: variable("AWS_ACCESS_KEY_ID"),
-            secret_key: variable("AWS_SECRET_ACCESS_KEY"),
-            session_token: None,
-        }),
+        credentials: Some(Credentials { access_key, secret_key, session_token: None }),
         ..S3Options::default()
-    };
-    let store = Arc::new(S3Store::open(BUCKET, place, &s3).await?);
+    }
+}
+
+/// Returns the environment of a child process that opens a queue file there. The keys are not on the command line, where
+/// every user of the machine sees them.
+pub fn keys_for_child(s3: &S3Options) -> Vec<(&'static str, String)> {
+    let keys = s3.credentials.as_ref();
+    keys.map_or(vec![], |keys| vec![(KEY_ID, keys.access_key.clone()), (SECRET_KEY, keys.secret_key.clone())])
+}
+
+/// Returns how a child process of a benchmark, which has its keys in the environment, reaches the server.
+pub fn options_of_child(endpoint: &str) -> S3Options {
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    options_at(endpoint, variable(KEY_ID), variable(SECRET_KEY))
+}
+
+/// Opens the queue file in a child process of a benchmark.
+pub async fn open_for_child(endpoint: &str, place: &str) -> Result<QueueFile> {
+    let store = Arc::new(S3Store::open(BUCKET, place, &options_of_child(endpoint)).await?);
     QueueFile::open_with(store, "jobs", Options::default(), Env::default()).await
 }
 
@@ -129,16 +143,7 @@ impl SlowServer {
             });
             post(api, "/proxies/store/toxics", &toxic).await?;
         }
-        let options = S3Options {
-            endpoint: Some(format!("http://{listen}")),
-            region: Some("us-east-1".to_owned()),
-            credentials: Some(Credentials {
-                access_key: USER.to_owned(),
-                secret_key: SECRET.to_owned(),
-                session_token: None,
-            }),
-            ..S3Options::default()
-        };
+        let options = options_at(&format!("http://{listen}"), USER.to_owned(), SECRET.to_owned());
         Ok(Self { name, options, api, _network: network, _server: server, _data: data })
     }
 

@@ -82,9 +82,10 @@ class Seat:
             )
 
     def env(self) -> dict[str, str]:
+        meeting = {"XDG_RUNTIME_DIR": str(self.run.folder / "meeting")}
         if not self.run.faketime:
-            return dict(os.environ)
-        return os.environ | {
+            return os.environ | meeting
+        return os.environ | meeting | {
             "LD_PRELOAD": self.run.faketime,
             "FAKETIME_TIMESTAMP_FILE": str(self.run.folder / f"{self.name}.clock"),
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
@@ -177,6 +178,7 @@ class Run:
     async def go(self) -> None:
         (self.folder / "diaries").mkdir()
         (self.folder / "images").mkdir()
+        (self.folder / "meeting").mkdir(0o700)
         self.disk = mount(self.folder / "disk")
         try:
             await self.server.start()

@@ -16,7 +16,8 @@ fn plan(kills: u64, lie: Option<Lie>) -> Plan {
 async fn in_a_directory(plan: &Plan) -> Result<Found> {
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
     let url = dir.path().join("jobs").display().to_string();
-    hunt(plan, &Place { url, s3: S3Options::default(), state: None }).await
+    let meeting = dir.path().to_owned();
+    hunt(plan, &Place { url, s3: S3Options::default(), state: None, meeting }).await
 }
 
 fn clean(plan: &Plan, found: &Found) {
@@ -32,6 +33,7 @@ async fn killed_processes_lose_and_double_nothing_in_a_directory() -> Result<()>
         let found = in_a_directory(&plan).await?;
         clean(&plan, &found);
         assert!(found.base > 0, "no base was made: {found:?}");
+        assert!(found.leaders > 0, "no leader was killed: {found:?}");
     }
     Ok(())
 }
@@ -54,7 +56,11 @@ async fn killed_processes_lose_and_double_nothing_on_a_server() -> Result<()> {
     for _ in 0..2 {
         let plan = plan(55, None);
         let url = format!("s3://{BUCKET}/crash-{:x}/jobs", plan.seed);
-        clean(&plan, &hunt(&plan, &Place { url, s3: server.options(), state: None }).await?);
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let place = Place { url, s3: server.options(), state: None, meeting: dir.path().to_owned() };
+        let found = hunt(&plan, &place).await?;
+        clean(&plan, &found);
+        assert!(found.leaders > 0, "no leader was killed: {found:?}");
     }
     Ok(())
 }
@@ -65,7 +71,7 @@ async fn locally(lie: Option<Lie>, kills: u64, s3: S3Options, url: Option<String
     let url = url.unwrap_or_else(|| dir.path().join("jobs").display().to_string());
     let state = Some(dir.path().join("state").display().to_string());
     let plan = plan(kills, lie);
-    let found = hunt(&plan, &Place { url, s3, state }).await?;
+    let found = hunt(&plan, &Place { url, s3, state, meeting: dir.path().to_owned() }).await?;
     Ok((plan, found))
 }
 

@@ -40,7 +40,7 @@ impl Client {
         Self::over(UnixStream::connect(socket).expect("a process leads"))
     }
 
-    fn over(stream: UnixStream) -> Self {
+    pub fn over(stream: UnixStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).expect("it is no zero");
         Self { stream, reader: FrameReader::new(LARGEST), arrived: VecDeque::new() }
     }

@@ -4,6 +4,8 @@
 #![cfg(unix)]
 
 mod client;
+mod forks;
+mod found;
 mod hostile;
 mod kit;
 mod leases;
@@ -13,3 +15,4 @@ mod proof;
 mod seats;
 mod sharing;
 mod takeover;
+mod versions;

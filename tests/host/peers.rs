@@ -117,9 +117,15 @@ pub struct Peer {
 
 impl Peer {
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// A process with only these variables of its environment.
+    pub fn start_with(variables: &[(&str, &Path)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_host"))
             .arg("peer")
             .env_clear()
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -225,15 +225,15 @@ fn a_relative_directory_is_the_same_place_wherever_the_process_goes_next() {
 }
 
 #[test]
-fn only_the_locks_are_left_behind_and_only_their_user_can_open_them() {
+fn only_their_user_can_open_the_files_of_a_seat_and_none_is_left_behind() {
     let temp = temporary();
     let dir = directory(temp.path().join("all"), 0o1777);
     let place = MeetingPlace::find(Some(&dir), "jobs").expect("it is sticky");
     let seat = place.take(2).expect("it is ours").expect("it is free");
     let _socket = UnixListener::bind(seat.socket()).expect("the seat is ours");
-    drop(seat);
-    let left: Vec<_> = fs::read_dir(&dir).expect("it is there").flatten().collect();
-    let [lock] = &left[..] else { panic!("{left:?}") };
+    let lock = seat.socket().with_extension("lock");
     let meta = lock.metadata().expect("it is there");
-    assert_eq!((mode(&lock.path()), meta.len(), meta.uid()), (0o600, 0, me()));
+    assert_eq!((mode(&lock), meta.len(), meta.uid()), (0o600, 0, me()));
+    drop(seat);
+    assert_eq!(fs::read_dir(&dir).expect("it is there").count(), 0);
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bucketq::config::{Credentials, S3Options};
 use bucketq::internals::proof::{Credential, Proof, Proven, sign, verify};
-use bucketq::store::StoreUrl;
+use bucketq::store::{StoreUrl, find_store};
 use bucketq::{Env, Options};
 
 use crate::kit::{Mounted, Neighbour, STRANGER, directory, is_root, set_mode, temporary};
@@ -131,9 +131,14 @@ async fn the_credential_of_a_queue_file_is_that_of_its_store() {
     let options =
         Options { s3: S3Options { credentials: Some(given), ..S3Options::default() }, ..Options::default() };
     let real = temp.path().canonicalize().expect("it is there");
-    assert_eq!(Credential::of(&url(&text), &options).await, Credential::Directory(real));
-    assert_eq!(Credential::of(&url("memory://jobs"), &options).await, Credential::None);
-    assert_eq!(Credential::of(&url("s3://acme/jobs"), &options).await, key(ID, SECRET));
+    for (text, expected) in [
+        (text.as_str(), Credential::Directory(real)),
+        ("memory://jobs", Credential::None),
+        ("s3://acme/jobs", key(ID, SECRET)),
+    ] {
+        let found = find_store(&url(text), &options).await.expect("there are credentials");
+        assert_eq!(Credential::of(&found), expected);
+    }
 }
 
 #[test]

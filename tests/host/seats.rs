@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use bucketq::Code;
 use bucketq::internals::place::{MeetingPlace, SEATS, Seat};
+use bucketq::{Code, Env};
 use rustix::process::test_kill_process;
 
 use crate::kit::{Neighbour, temporary};
@@ -185,6 +185,37 @@ fn a_leader_whose_lock_was_deleted_knows_it_and_leaves_the_socket_of_the_next() 
     assert!(!first.is_current());
     drop(first);
     assert!(here.socket(0).exists() && is_taken(&here, 0));
+}
+
+#[test]
+fn a_leader_tidies_away_the_seats_of_processes_that_were_killed_long_ago() {
+    let temp = temporary();
+    let (mut killed, here) = (Neighbour::at(temp.path()), place(temp.path()));
+    let mut lives = Neighbour::start(&[]);
+    lives.is_told(&format!("find {} others", temp.path().display()));
+    for seat in [0, 3] {
+        for process in [&mut killed, &mut lives] {
+            assert_eq!(process.is_told(&format!("take {seat}")), "taken");
+            assert_eq!(process.is_told(&format!("bind {seat}")), "done");
+        }
+    }
+    killed.dies();
+    let foreign =
+        ["0123456789abcdef.9.lock", "0123456789ABCDEF.0.lock", "0123456789abcdef.0.txt", "jobs.0.lock"];
+    for name in foreign {
+        fs::write(temp.path().join(name), "").expect("it is ours");
+    }
+    let files = || fs::read_dir(temp.path()).expect("it is there").count();
+    assert_eq!(files(), 4 + 4 + foreign.len());
+    let now = Env::default().wall_ms();
+    here.tidy(now + 1_800_000);
+    assert_eq!(files(), 4 + 4 + foreign.len(), "they are young: their processes may just be starting");
+    here.tidy(now + 7_200_000);
+    assert_eq!(files(), 4 + foreign.len());
+    assert!(!here.socket(0).exists() && !here.socket(3).exists());
+    assert_eq!(lives.is_told("look 0"), "held");
+    assert_eq!(lives.is_told("leave"), "done");
+    assert_eq!(files(), foreign.len());
 }
 
 #[test]

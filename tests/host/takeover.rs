@@ -1,5 +1,6 @@
 //! The leader is lost, or stopped for a while: the others continue, and no op is lost or done twice.
 
+use std::fs;
 use std::time::Duration;
 
 use bucketq::internals::message::WireWait;
@@ -66,6 +67,43 @@ fn while_a_leader_is_stopped_the_others_continue_and_it_joins_when_it_wakes_up()
     let all = all.chain(["first".to_owned(), "awake".to_owned()]);
     assert_jobs(&third, all.filter(|text| *text != got[0].text));
     leader.acks(got[0].held);
+}
+
+/// A leader and another process, whose files in the meeting place are deleted while both work: these with one of the ends.
+fn after_tidying(ends: &[&str]) {
+    let host = Host::new();
+    let (leader, second) = (host.peer(), host.peer());
+    assert!(second.is_joined_to(&leader));
+    let mut calls = leader.begins_many("leader", 100);
+    calls.extend(second.begins_many("second", 100));
+    for file in fs::read_dir(host.meeting.path()).expect("it is ours").flatten() {
+        let name = file.file_name().to_string_lossy().into_owned();
+        if ends.iter().any(|end| name.ends_with(end)) {
+            fs::remove_file(file.path()).expect("it is ours");
+        }
+    }
+    // It finds nobody, or the old leader in the middle of leaving.
+    let third = host.peer();
+    calls.extend(third.begins_many("third", 100));
+    until("one leader", || {
+        let all = [&leader, &second, &third];
+        let leads: Vec<&Peer> = all.into_iter().filter(|peer| peer.leads()).collect();
+        let [leads] = leads[..] else { return false };
+        all.into_iter().filter(|peer| peer.is_joined_to(leads)).count() == 2
+    });
+    let fourth = host.peer();
+    assert!(!fourth.leads());
+    calls.extend(fourth.begins_many("fourth", 100));
+    calls.into_iter().for_each(super::peers::Pending::done);
+    let all = ["leader", "second", "third", "fourth"];
+    assert_jobs(&third, all.into_iter().flat_map(|name| (0..100).map(move |i| format!("{name}{i}"))));
+}
+
+#[test]
+fn a_leader_whose_files_were_tidied_away_takes_a_new_seat() {
+    after_tidying(&["lock", "sock"]);
+    after_tidying(&["lock"]);
+    after_tidying(&["sock"]);
 }
 
 /// The commits that a client gets which accepts an old state, but none before the one that it has seen elsewhere: first

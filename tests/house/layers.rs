@@ -112,6 +112,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("aws_sdk_s3", &["bytes/store/s3"]),
     ("aws_smithy_runtime_api", &["bytes/store/s3"]),
     ("aws_smithy_types", &["bytes/store/s3"]),
+    ("aws_types", &["bytes/store/s3"]),
     ("http_body_util", &["bytes/store/s3"]),
     ("httpdate", &["bytes/store/s3"]),
     ("parquet", &["bucket/archive"]),

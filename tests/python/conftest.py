@@ -20,7 +20,7 @@ from servers import BUCKET, ROOT, Server, s3
 # A shell makes its background programs ignore Ctrl-C, and every program that a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["limits", "progress", "coroutines", "leading"]
+pytest_plugins = ["meeting", "limits", "progress", "coroutines", "leading"]
 
 set_hypothesis_home_dir(ROOT / ".venv" / "hypothesis")
 

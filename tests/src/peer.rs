@@ -81,6 +81,8 @@ pub enum Order {
     Listen,
     /// The events that have arrived.
     Events,
+    /// Fork, as Python does. Replies with the number of the child, which lives until it is killed.
+    Fork,
     /// Close the queue file. Replies with nothing.
     Close,
 }
@@ -154,6 +156,32 @@ pub fn play() {
     });
 }
 
+/// Forks as Python does. The child runs the work, and then lives until it is killed. Returns its number, after its work.
+#[cfg(unix)]
+pub fn fork_and_park(in_child: impl FnOnce()) -> std::io::Result<i32> {
+    use std::io::Read;
+    let (mut done, leave) = std::io::pipe()?;
+    bucketq::fork::before();
+    if let fork::Fork::Parent(child) = fork::fork()? {
+        bucketq::fork::in_parent();
+        drop(leave);
+        // Ends when the child has closed its end.
+        done.read_to_end(&mut vec![])?;
+        return Ok(child);
+    }
+    bucketq::fork::in_child();
+    in_child();
+    drop(leave);
+    loop {
+        std::thread::park();
+    }
+}
+
+#[cfg(not(unix))]
+fn fork_and_park(_: impl FnOnce()) -> std::io::Result<i32> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
+
 impl Peer {
     fn file(&self) -> Result<QueueFile> {
         self.file.borrow().clone().ok_or_else(|| Error::new(Code::Closed, "it has not opened the queue file"))
@@ -205,6 +233,10 @@ impl Peer {
             Order::Get { job } => json!(file.get(job).await?.map(|detail| look(&detail))),
             Order::Stats { max_age_ms } => json!(file.stats(max_age_ms.map(ms)).await?),
             Order::Role => json!(file.host_role()?),
+            Order::Fork => {
+                let child = fork_and_park(|| {});
+                json!(child.map_err(|e| Error::new(Code::Internal, "it cannot fork").because(e))?)
+            }
             Order::Metrics => json!(file.metrics()?),
             Order::Times => {
                 let times = file.histograms()?;

@@ -109,7 +109,10 @@ async fn measure(effort: &Effort, share: bool, python: Option<PathBuf>, only: Op
         }
         Err(Missing::Failed(error)) => return Err(error),
     };
-    let ground = Ground { s3: server.options.clone(), share, python };
+    // Private to this user, and removed at the end.
+    let meeting =
+        tempfile::tempdir().map_err(|e| Error::new(Code::LocalFile, "no temporary directory").because(e))?;
+    let ground = Ground { s3: server.options.clone(), share, meeting: meeting.path().to_owned(), python };
     for (question, _) in QUESTIONS.iter().filter(|(name, _)| only.is_none_or(|only| only == *name)) {
         say(&format!("measuring: {question}"));
         let found = match *question {

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::{child, last_line};
 use crate::load::QUEUE;
-use crate::servers::{Missing, SlowServer, open_for_child};
+use crate::servers::{Missing, SlowServer, keys_for_child, open_for_child};
 use crate::stats::{now, number};
 
 const CALLERS: usize = 8;
@@ -39,14 +39,12 @@ fn failed(e: std::io::Error) -> Error {
 }
 
 async fn together(s3: &S3Options, processes: usize, window: Duration) -> Result<Value> {
-    let (endpoint, credentials) = (s3.endpoint.clone().unwrap_or_default(), s3.credentials.as_ref());
-    let (user, secret) = credentials.map_or(("", ""), |c| (c.access_key.as_str(), c.secret_key.as_str()));
+    let endpoint = s3.endpoint.clone().unwrap_or_default();
     let mut children = vec![];
     for _ in 0..processes {
         let (place, window) = (format!("contention-{processes}/"), window.as_millis().to_string());
         let mut command = child(&["contend", &endpoint, &place, &window])?;
-        // Not on the command line, where every user of the machine sees it.
-        command.env("AWS_ACCESS_KEY_ID", user).env("AWS_SECRET_ACCESS_KEY", secret);
+        command.envs(keys_for_child(s3));
         let mut child = command.spawn().map_err(failed)?;
         let mut out =
             BufReader::new(child.stdout.take().ok_or_else(|| failed(std::io::ErrorKind::Other.into()))?);

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use bucketq::config::{Credentials, S3Options};
+use bucketq::config::S3Options;
 use bucketq::error::{Error, Result};
 use bucketq::job::{JobId, New, Payload};
 use bucketq::op::Op;
@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::seen::Seen;
+use crate::servers::options_of_child;
 use crate::stats::now;
 
 const QUEUE: &str = "bench";
@@ -42,17 +43,7 @@ async fn next(input: &mut Input) -> Result<Option<Value>> {
 pub async fn run() -> Result<()> {
     let mut input = BufReader::new(tokio::io::stdin()).lines();
     let Some(place) = next(&mut input).await? else { return Ok(()) };
-    let variable = |name: &str| std::env::var(name).unwrap_or_default();
-    let s3 = place["endpoint"].as_str().map(|endpoint| S3Options {
-        endpoint: Some(endpoint.to_owned()),
-        region: Some("us-east-1".to_owned()),
-        credentials: Some(Credentials {
-            access_key: variable("AWS_ACCESS_KEY_ID"),
-            secret_key: variable("AWS_SECRET_ACCESS_KEY"),
-            session_token: None,
-        }),
-        ..S3Options::default()
-    });
+    let s3 = place["endpoint"].as_str().map(options_of_child);
     let options = options(s3.unwrap_or_default(), place["share"] == true);
     let before = now();
     let file = QueueFile::open(place["url"].as_str().unwrap_or_default(), options).await?;

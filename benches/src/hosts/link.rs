@@ -22,7 +22,7 @@ pub async fn measure(ground: &Ground, effort: &Effort) -> Result<Value> {
     for round in 0..2 * effort.rounds {
         // A fresh file for each pair of stretches: the bases of a large one take more than the ops.
         let url = format!("file://{}/jobs{round}", dir.path().display());
-        let place = Place { url, s3: None, share: ground.share };
+        let place = Place { url, s3: None, ..ground.place("link") };
         let mut team = Team::start(place, Program::Rust, 2).await?;
         // In turns, so that the growing file costs both sides the same.
         for which in if round % 2 == 0 { [0, 1] } else { [1, 0] } {

@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::seen::Seen;
+use crate::servers::keys_for_child;
 
 /// Longer than any stretch and than the deadline of its last calls: only a hanging process takes so long.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -27,6 +28,8 @@ pub struct Place {
     pub s3: Option<S3Options>,
     /// Whether processes may share a writer.
     pub share: bool,
+    /// The directory in which they meet.
+    pub meeting: PathBuf,
 }
 
 /// The program of a process.
@@ -75,11 +78,7 @@ impl Process {
             }
         };
         let s3 = place.s3.clone().unwrap_or_default();
-        if let Some(keys) = &s3.credentials {
-            // Not on the command line, where every user of the machine sees it.
-            command.env("AWS_ACCESS_KEY_ID", &keys.access_key);
-            command.env("AWS_SECRET_ACCESS_KEY", &keys.secret_key);
-        }
+        command.envs(keys_for_child(&s3)).env("XDG_RUNTIME_DIR", &place.meeting);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().map_err(|e| failed("cannot be started").because(e))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {

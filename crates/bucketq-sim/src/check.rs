@@ -97,10 +97,10 @@ fn replies(history: &History, bucket: &Bucket) -> Vec<String> {
         let name = call.op.name();
         let bucket_seq = call.reply.as_ref().map_or(0, |r| r.bucket_seq);
         if seq > bucket_seq {
-            bad.push(format!("G1: {name} is told commit {seq} while the bucket is at {bucket_seq}"));
+            bad.push(format!("G1: {name} gets commit {seq} while the bucket is at {bucket_seq}"));
         }
         if times.get(&seq) != Some(&ms) {
-            bad.push(format!("G1: {name} is told commit {seq} at {ms}; the chain has {:?}", times.get(&seq)));
+            bad.push(format!("G1: {name} gets commit {seq} at {ms}; the chain has {:?}", times.get(&seq)));
         }
         if !call.again {
             for (id, told) in enqueued(call) {

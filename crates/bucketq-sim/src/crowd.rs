@@ -82,7 +82,7 @@ impl Writer {
             let commit = match result {
                 Ok(commit) => commit,
                 Err(error) => {
-                    bad.push(format!("turns: {} is told {error:?} for {jobs} jobs", self.who));
+                    bad.push(format!("turns: {} gets {error:?} for {jobs} jobs", self.who));
                     continue;
                 }
             };

@@ -105,7 +105,7 @@ pub fn lost_leases(history: &History, purged: &Purged) -> Vec<String> {
                 ));
             }
             Err(e) if e.kind() == Kind::NotFound && !purged.may(id) => {
-                bad.push(format!("G1: {who} is told that {id}, which it holds, does not exist"));
+                bad.push(format!("G1: {who} gets the reply that {id}, which it holds, does not exist"));
             }
             Err(_) => {}
         }

@@ -52,7 +52,7 @@ pub fn judge(history: &History, bucket: &Bucket) -> Vec<String> {
         };
         if !right {
             bad.push(format!(
-                "P25: {who} is told {code}, and the store lost commit {} of {}",
+                "P25: {who} gets {code}, and the store lost commit {} of {}",
                 lost.seq, lost.by
             ));
         }

@@ -203,8 +203,7 @@ async fn must_notice(world: &Arc<World>, file: &QueueFile, who: Who) {
                     Code::StoreBroken | Code::ClockSkew => return,
                     Code::RolledBack | Code::HeadMissing if !own => return,
                     Code::RolledBack | Code::HeadMissing => {
-                        let what =
-                            format!("P25: the store lost commit {known:?} of {who}, which is told {e:?}");
+                        let what = format!("P25: the store lost commit {known:?} of {who}, which gets {e:?}");
                         return world.history().odd.push(what);
                     }
                     _ => pause_ms(5_000).await,

@@ -168,7 +168,7 @@ fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mu
             for (id, told) in enqueued(call) {
                 let there = after.contains_key(&id) || somebody(history, seq, |c| purges_any(&c.op));
                 if matches!(told, Some((true, _))) && (before.contains_key(&id) || !there) {
-                    bad.push(format!("G2: {id} is told to be new in commit {seq} and is not"));
+                    bad.push(format!("G2: {id} is reported as new in commit {seq} and is not"));
                 }
             }
         }

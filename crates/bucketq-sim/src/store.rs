@@ -136,7 +136,7 @@ impl FaultyStore {
         let may = self.world.plan.missing && !self.world.healed() && self.life.read.load(Ordering::Relaxed);
         let missing = may && self.odd.one_in(40);
         if missing {
-            self.world.fault(|| format!("{} is told that there is no HEAD", self.life.who));
+            self.world.fault(|| format!("{} learns that there is no HEAD", self.life.who));
         }
         missing
     }

@@ -83,7 +83,7 @@ async fn across(here: &Client, there: &Client) -> Result<(), String> {
         Ok(true) if late_ms <= soon_ms(world) => {}
         other => {
             return Err(format!(
-                "G5: a caller who waits for {job} is told {other:?} {late_ms} ms after it was finished elsewhere"
+                "G5: a caller who waits for {job} gets {other:?} {late_ms} ms after it was finished elsewhere"
             ));
         }
     }

@@ -1,5 +1,5 @@
-//! Makes forks of this process safe: other threads first finish short pieces of work, and a child does not inherit file
-//! locks.
+//! Makes forks of this process safe: other threads first finish short pieces of work, and a child inherits neither file
+//! locks nor the sockets between processes of a host.
 //!
 //! A child of a fork has one thread. A lock that another thread held at that moment is never released in the child, and
 //! a file lock that the child inherits stays held when the parent is killed. So work under such a lock runs `inside`,
@@ -14,7 +14,7 @@ use std::io;
 use std::pin::Pin;
 use std::process;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
@@ -117,12 +117,17 @@ pub fn in_parent() {
     GATE.fetch_sub(FORKING, SeqCst);
 }
 
-/// Call this in the child: it closes its copies of the locks that its parent holds.
+/// Call this in the child: it closes its copies of the locks that its parent holds, and of its parent's sockets.
 pub fn in_child() {
     GATE.store(u32::from(DEPTH.get() > 0), SeqCst);
     // Not locked, unless the fork did not wait for a thread inside: then the copies stay open until this process ends.
     if let Ok(mut held) = HELD.try_lock() {
         held.clear();
+    }
+    if let Ok(mut open) = OPEN.try_lock() {
+        for value in std::mem::take(&mut *open).into_values().filter_map(|value| value.upgrade()) {
+            value.close();
+        }
     }
 }
 
@@ -204,6 +209,53 @@ impl Drop for LockedFile {
                 let _ = file.unlock();
             }
         }
+    }
+}
+
+/// Values of type [`ClosedInChild`], by their number.
+static OPEN: Mutex<BTreeMap<u64, Weak<dyn Close>>> = Mutex::new(BTreeMap::new());
+
+trait Close: Send + Sync {
+    fn close(&self);
+}
+
+impl<T: Send> Close for Mutex<Option<T>> {
+    fn close(&self) {
+        // Locked only if the fork did not wait for a thread inside.
+        if let Ok(mut value) = self.try_lock() {
+            drop(value.take());
+        }
+    }
+}
+
+/// A socket that a forked child closes. Otherwise the other end notices the end of this process only when the child
+/// ends, too.
+#[derive(Debug)]
+pub(crate) struct ClosedInChild<T> {
+    number: u64,
+    value: Arc<Mutex<Option<T>>>,
+}
+
+impl<T: Send + 'static> ClosedInChild<T> {
+    pub fn new(value: T) -> Self {
+        let _inside = inside();
+        let (number, value) = (NUMBER.fetch_add(1, SeqCst), Arc::new(Mutex::new(Some(value))));
+        let weak: Weak<dyn Close> = Arc::<Mutex<Option<T>>>::downgrade(&value);
+        lock(&OPEN).insert(number, weak);
+        Self { number, value }
+    }
+
+    /// Runs short work with the value.
+    pub fn with<R>(&self, work: impl FnOnce(&T) -> io::Result<R>) -> io::Result<R> {
+        let _inside = inside();
+        work(lock(&self.value).as_ref().ok_or_else(|| io::Error::other(INHERITED))?)
+    }
+}
+
+impl<T> Drop for ClosedInChild<T> {
+    fn drop(&mut self) {
+        let _inside = inside();
+        lock(&OPEN).remove(&self.number);
     }
 }
 

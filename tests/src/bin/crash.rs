@@ -42,7 +42,7 @@ fn main() -> ExitCode {
                 println!("run it again: make crash KILLS={kills} SEED={seed}");
             }
             let told = json!({
-                "kills": found.kills, "acked": found.acked, "lost": found.lost.len(),
+                "kills": found.kills, "leaders": found.leaders, "stops": found.stops, "acked": found.acked, "lost": found.lost.len(),
                 "doubled": found.doubled.len(), "unreferenced": found.unreferenced,
                 "problems": found.problems.len(), "commits": found.commits, "stores": stores, "seed": seed,
             });
@@ -80,13 +80,15 @@ async fn run(kills: u64, seed: u64) -> Result<(Found, Vec<&'static str>), Error>
             // Every other hunt is in Local mode.
             hunts += 1;
             let state = (hunts % 2 == 0).then(|| dir.path().join("state").display().to_string());
+            // Every fourth hunt also stops victims for a while, until the others continue without them.
+            let stops = cfg!(unix) && hunts % 4 == 1;
             let mode = if state.is_some() { "Local" } else { "Durable" };
-            let place = Place { url, s3, state };
-            let plan = Plan { program: program.clone(), kills, at_once: 4, seed, lie: None, stops: false };
+            let place = Place { url, s3, state, meeting: dir.path().to_owned() };
+            let plan = Plan { program: program.clone(), kills, at_once: 4, seed, lie: None, stops };
             let one = hunt(&plan, &place).await?;
             println!(
-                "{name}, {mode}: {} kills, {} acknowledged in {} commits, base at {}",
-                one.kills, one.acked, one.commits, one.base
+                "{name}, {mode}: {} kills, {} of them of leaders, {} stops, {} acknowledged in {} commits, base at {}",
+                one.kills, one.leaders, one.stops, one.acked, one.commits, one.base
             );
             found.add(one);
         }

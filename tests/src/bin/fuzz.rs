@@ -2,7 +2,7 @@
 //!
 //! A plain loop with a mutator over a kept corpus. An input with a new result text joins the corpus of the run, so that
 //! mutations continue from it; `--keep` writes it to `tests/fuzz/corpus`. No input may panic or use more memory than
-//! the target's bound; the last line is JSON. Seed and number identify an input: the same seed, the same inputs.
+//! the target's bound; the last line is JSON. `--only NAME` gives all inputs to one target. Seed and number identify an input: the same seed, the same inputs.
 
 use std::alloc::System;
 use std::fmt::Write;
@@ -51,9 +51,15 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     println!("seed {seed}, {inputs} inputs");
-    let each = inputs.div_ceil(TARGETS.len() as u64);
+    let only = args.iter().position(|a| a == "--only").and_then(|at| args.get(at + 1));
+    let targets: Vec<&Target> = TARGETS.iter().filter(|t| only.is_none_or(|only| only == t.name)).collect();
+    if targets.is_empty() {
+        println!("there is no such target");
+        return ExitCode::FAILURE;
+    }
+    let each = inputs.div_ceil(targets.len() as u64);
     let mut all = vec![];
-    for target in TARGETS {
+    for target in targets {
         let found = run(target, seed, each, keep);
         println!(
             "{:8} {:9} inputs, {:7} accepted, {:3} answers, at most {:8} bytes of memory",

@@ -11,6 +11,7 @@
 //! | `leave` | `done`: it has left all its seats |
 //! | `fork` | `forked PID`, after the child has left its copies of the seats; the child lives until it is killed |
 //! | `prove URL` | `proof JSON` for a nonce of sevens, or `no proof` |
+//! | `place URL` | `place TEXT`: processes with the same text meet |
 //!
 //! Every reply can be `cannot REASON` instead. `host peer` is a process with an open queue file and has other orders: see
 //! `bucketq_tests::peer`.
@@ -34,14 +35,13 @@ fn main() {
 
 #[cfg(unix)]
 mod orders {
-    use std::io::Read;
     use std::os::unix::net::UnixListener;
     use std::path::Path;
 
     use bucketq::Options;
     use bucketq::internals::place::{MeetingPlace, Seat};
     use bucketq::internals::proof::{Credential, sign};
-    use bucketq::store::StoreUrl;
+    use bucketq::store::{FoundStore, StoreUrl, find_store};
     use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
     /// The seats it has, each with its socket once that is bound.
@@ -89,6 +89,7 @@ mod orders {
                 }
                 ["fork"] => self.fork().map_err(|e| e.to_string()),
                 ["prove", url] => prove(url),
+                ["place", url] => store_of(url).map(|found| format!("place {}", found.place())),
                 _ => Err(format!("do: {order}")),
             }
         }
@@ -97,23 +98,9 @@ mod orders {
             self.place.as_ref().ok_or_else(|| "do that before it has found the place".to_owned())
         }
 
-        /// Forks as Python does.
         fn fork(&mut self) -> std::io::Result<String> {
-            let (mut done, leave) = std::io::pipe()?;
-            bucketq::fork::before();
-            if let fork::Fork::Parent(child) = fork::fork()? {
-                bucketq::fork::in_parent();
-                drop(leave);
-                // Ends when the child has closed its end.
-                done.read_to_end(&mut vec![])?;
-                return Ok(format!("forked {child}"));
-            }
-            bucketq::fork::in_child();
-            self.seats.clear();
-            drop(leave);
-            loop {
-                std::thread::park();
-            }
+            let child = bucketq_tests::peer::fork_and_park(|| self.seats.clear())?;
+            Ok(format!("forked {child}"))
         }
     }
 
@@ -131,11 +118,15 @@ mod orders {
         Ok(())
     }
 
-    fn prove(url: &str) -> Result<String, String> {
+    fn store_of(url: &str) -> Result<FoundStore, String> {
         let url = StoreUrl::parse(url).map_err(|e| e.to_string())?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| e.to_string())?;
-        let credential = runtime.block_on(Credential::of(&url, &Options::default()));
+        runtime.block_on(find_store(&url, &Options::default())).map_err(|e| e.to_string())
+    }
+
+    fn prove(url: &str) -> Result<String, String> {
+        let credential = store_of(url).map_or(Credential::None, |found| Credential::of(&found));
         let Some(proof) = sign(&credential, &[7; 32]) else { return Ok("no proof".to_owned()) };
         Ok(format!("proof {}", serde_json::to_string(&proof).map_err(|e| e.to_string())?))
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub struct Place {
     /// The directory for the state of victims in Local mode. They use it one after another, as it belongs to one
     /// process.
     pub state: Option<String>,
+    /// The directory in which victims find the one that leads.
+    pub meeting: PathBuf,
 }
 
 /// The plan of a hunt.
@@ -55,6 +57,8 @@ pub struct Plan {
 pub struct Found {
     /// Victims killed.
     pub kills: u64,
+    /// Killed victims that led at that moment, as far as they had said so.
+    pub leaders: u64,
     /// Ops acknowledged to them.
     pub acked: u64,
     /// Acknowledged ops whose effect is missing.
@@ -84,6 +88,7 @@ impl Found {
     /// Add another hunt's findings.
     pub fn add(&mut self, other: Self) {
         self.kills += other.kills;
+        self.leaders += other.leaders;
         self.acked += other.acked;
         self.stops += other.stops;
         self.stuck += other.stuck;
@@ -111,6 +116,7 @@ impl Victim {
             number,
             lie: plan.lie,
             state: place.state.clone(),
+            meeting: place.meeting.clone(),
         };
         let mut child = Command::new(&plan.program)
             .args(["victim", &orders.to_text()])
@@ -124,7 +130,7 @@ impl Victim {
         // Ends with the pipe, when the victim is dead and all its lines are noted.
         let reader = std::thread::spawn(move || {
             for line in lines.map_while(std::result::Result::ok) {
-                ledger.lock().unwrap_or_else(PoisonError::into_inner).note(number, &line);
+                lock(&ledger).note(number, &line);
             }
         });
         Self { number, child, reader: Some(reader) }
@@ -133,7 +139,7 @@ impl Victim {
     /// Send SIGKILL, and note the lines written before it.
     fn kill(mut self, ledger: &Mutex<Ledger>) {
         self.end();
-        ledger.lock().unwrap_or_else(PoisonError::into_inner).died(self.number, Env::default().wall_ms());
+        lock(ledger).died(self.number, Env::default().wall_ms());
     }
 
     fn end(&mut self) {
@@ -153,6 +159,10 @@ impl Victim {
     }
 }
 
+fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
+    ledger.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Drop for Victim {
     fn drop(&mut self) {
         self.end();
@@ -170,7 +180,7 @@ pub async fn hunt(plan: &Plan, place: &Place) -> Result<Found> {
         dice ^= dice << 17;
         (dice >> 11) % bound
     };
-    let options = frantic(&place.s3);
+    let options = frantic(&place.s3, &place.meeting);
     // The first opening creates the file; a store is probed only then.
     QueueFile::open(&place.url, options.clone()).await?.close().await?;
     let mut victims: Vec<Victim> = vec![];
@@ -186,7 +196,9 @@ pub async fn hunt(plan: &Plan, place: &Place) -> Result<Found> {
             stop(&victims[at], &ledger, &mut found).await;
         }
         let at = roll(victims.len() as u64) as usize;
-        victims.swap_remove(at).kill(&ledger);
+        let victim = victims.swap_remove(at);
+        found.leaders += u64::from(lock(&ledger).leads(victim.number));
+        victim.kill(&ledger);
         found.kills += 1;
         if found.kills.is_multiple_of(5) {
             look(place, &mut found).await?;
@@ -209,7 +221,7 @@ pub async fn hunt(plan: &Plan, place: &Place) -> Result<Found> {
         found.problems.push("a sync published something else than what was there before it".into());
     }
     {
-        let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ledger = lock(&ledger);
         let verdict = ledger.judge(&there);
         found.acked = verdict.acked;
         found.lost = verdict.lost;
@@ -229,7 +241,7 @@ pub async fn hunt(plan: &Plan, place: &Place) -> Result<Found> {
 
 /// Stop one victim until the others have got something done.
 async fn stop(victim: &Victim, ledger: &Mutex<Ledger>, found: &mut Found) {
-    let noted = || ledger.lock().unwrap_or_else(PoisonError::into_inner).noted_of_others(victim.number);
+    let noted = || lock(ledger).noted_of_others(victim.number);
     victim.signal("STOP");
     found.stops += 1;
     let before = noted();
@@ -244,7 +256,7 @@ async fn stop(victim: &Victim, ledger: &Mutex<Ledger>, found: &mut Found) {
 
 /// Read the local state, published or not; then publish it.
 async fn publish(place: &Place, state: &str, number: u64) -> Result<BTreeMap<String, Vec<State>>> {
-    let file = QueueFile::open(&place.url, local(&place.s3, state, number)).await?;
+    let file = QueueFile::open(&place.url, local(&place.s3, &place.meeting, state, number)).await?;
     let there = everything(&file).await?;
     file.sync().await?;
     file.close().await?;
@@ -253,7 +265,7 @@ async fn publish(place: &Place, state: &str, number: u64) -> Result<BTreeMap<Str
 
 /// Check the file while others work on it.
 async fn look(place: &Place, found: &mut Found) -> Result<bucketq::operate::Report> {
-    let report = bucketq::check(&place.url, frantic(&place.s3)).await?;
+    let report = bucketq::check(&place.url, frantic(&place.s3, &place.meeting)).await?;
     found.problems.extend(report.problems.iter().map(|p| format!("{p:?}")));
     if report.foreign.is_some_and(|t| t.count > 0) {
         found.problems.push(format!("objects of another file: {:?}", report.foreign));

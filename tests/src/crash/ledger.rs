@@ -1,6 +1,6 @@
 //! Gathers the lines of the victims: which promise each got, and what breaks a promise. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bucketq::State;
 
@@ -31,6 +31,8 @@ pub struct Ledger {
     jobs: BTreeMap<String, JobLines>,
     /// Number of lines of each victim.
     noted: BTreeMap<u64, u64>,
+    /// Victims that lead.
+    leaders: BTreeSet<u64>,
     /// Events that must never happen, and did.
     pub complaints: Vec<String>,
 }
@@ -54,6 +56,8 @@ impl Ledger {
         let number = |text: &str| text.parse::<i64>().unwrap_or(i64::MIN);
         match words[..] {
             ["O"] => {}
+            ["L"] => drop(self.leaders.insert(victim)),
+            ["J"] => drop(self.leaders.remove(&victim)),
             ["E", name] => self.job(name).enqueued = true,
             ["C", name, claim, from, to] => {
                 let hold =
@@ -74,6 +78,11 @@ impl Ledger {
     /// Lines of all victims but this one.
     pub fn noted_of_others(&self, victim: u64) -> u64 {
         self.noted.iter().filter(|(number, _)| **number != victim).map(|(_, lines)| lines).sum()
+    }
+
+    /// Whether this victim leads, as far as it has said so.
+    pub fn leads(&self, victim: u64) -> bool {
+        self.leaders.contains(&victim)
     }
 
     fn job(&mut self, name: &str) -> &mut JobLines {

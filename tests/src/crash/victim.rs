@@ -8,20 +8,28 @@
 //! | `X job claim until` | the process may hold the job until this time instead |
 //! | `F job claim at` | the process stops working on the job now, and sends the op that ends it |
 //! | `A job at`, `R job at`, `K job at` | the job's ack, reject or cancel was acknowledged |
+//! | `L` | it leads from now on |
+//! | `J` | it does not lead any more |
 //! | `! text` | something happened that must never happen |
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bucketq::config::{Credentials, S3Options};
 use bucketq::{
-    ClaimedJob, Env, Error, Fsync, Held, Kind, Mode, New, Op, Options, Payload, QueueFile, Result,
+    ClaimedJob, Env, Error, Fsync, Held, HostRole, Kind, Mode, New, Op, Options, Payload, QueueFile, Result,
 };
 use serde_json::{Value, json};
 
+use crate::clock::pass;
+
 /// Callers at work in one process.
 const TASKS: u64 = 3;
+
+/// The pause between two looks at its role.
+const ROLE: Duration = Duration::from_millis(10);
 
 /// How a victim lies, to test that a hunt notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +55,8 @@ pub struct Orders {
     pub lie: Option<Lie>,
     /// The directory for its state, if it works in Local mode.
     pub state: Option<String>,
+    /// The directory in which it finds the process that leads.
+    pub meeting: PathBuf,
 }
 
 impl Orders {
@@ -55,7 +65,7 @@ impl Orders {
         let keys = self.s3.credentials.as_ref().map(|c| [c.access_key.clone(), c.secret_key.clone()]);
         json!({
             "url": self.url, "endpoint": self.s3.endpoint, "keys": keys, "seed": self.seed, "number": self.number,
-            "state": self.state,
+            "state": self.state, "meeting": self.meeting,
             "lie": match self.lie { None => 0, Some(Lie::Early) => 1, Some(Lie::Greedy) => 2 },
         })
         .to_string()
@@ -79,6 +89,7 @@ impl Orders {
             seed: told["seed"].as_u64()?,
             number: told["number"].as_u64()?,
             state: told["state"].as_str().map(str::to_owned),
+            meeting: told["meeting"].as_str()?.into(),
             lie: match told["lie"].as_u64()? {
                 1 => Some(Lie::Early),
                 2 => Some(Lie::Greedy),
@@ -89,9 +100,10 @@ impl Orders {
 }
 
 /// Options under which segments and bases change all the time, and the replaced ones are collected.
-pub fn frantic(s3: &S3Options) -> Options {
+pub fn frantic(s3: &S3Options, meeting: &Path) -> Options {
     Options {
         s3: s3.clone(),
+        host_dir: Some(meeting.to_owned()),
         // One machine, one clock.
         max_skew: Some(Duration::ZERO),
         tail: 2 * 1024,
@@ -104,20 +116,36 @@ pub fn frantic(s3: &S3Options) -> Options {
 }
 
 /// The same in Local mode, with the state in this directory. A kill loses nothing under any policy: victims take turns.
-pub fn local(s3: &S3Options, state: &str, number: u64) -> Options {
+pub fn local(s3: &S3Options, meeting: &Path, state: &str, number: u64) -> Options {
     let policies = [Fsync::EachCommit, Fsync::Interval(Duration::from_millis(20)), Fsync::Never];
     let policy = policies[number as usize % policies.len()];
-    Options { mode: Mode::Local, fsync: policy, cache: Some(state.into()), ..frantic(s3) }
+    Options { mode: Mode::Local, fsync: policy, cache: Some(state.into()), ..frantic(s3, meeting) }
 }
 
 /// Work until killed.
 pub async fn work(orders: Orders) -> Result<()> {
     let options = match &orders.state {
-        Some(state) => local(&orders.s3, state, orders.number),
-        None => frantic(&orders.s3),
+        Some(state) => local(&orders.s3, &orders.meeting, state, orders.number),
+        None => frantic(&orders.s3, &orders.meeting),
     };
     let file = QueueFile::open(&orders.url, options).await?;
     say("O");
+    let watched = file.clone();
+    let watch = async move {
+        let mut leads = false;
+        loop {
+            let now = matches!(watched.host_role()?, HostRole::Leads { .. });
+            if now != leads {
+                say(if now { "L" } else { "J" });
+                leads = now;
+            }
+            pass(ROLE).await;
+        }
+    };
+    tokio::spawn(async move {
+        let ended: Result<()> = watch.await;
+        ended
+    });
     let tasks = (0..TASKS).map(|task| {
         let mut victim = Victim {
             file: file.clone(),

@@ -2,11 +2,11 @@
 //! started. Called by file.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::bytes::store::{Place, Store, StoreUrl, open_separately, surroundings};
+use crate::bytes::store::{FoundStore, Place, Store, StoreUrl, find_store, open_separately, surroundings};
 use crate::bytes::wrap::limited::CallLimit;
 use crate::door::{Door, Export, Info, Shared};
 use crate::engine::local::Dir;
@@ -59,11 +59,20 @@ async fn open_shared(url: StoreUrl, options: Options, call_limit: &Arc<CallLimit
         return Ok(door);
     }
     let env = Env::default();
-    let (name, sharing) = (url.name().to_owned(), sharing(&url, &options, &env).await);
+    let found = find_store(&url, &options).await?;
+    let (name, sharing) = (url.name().to_owned(), sharing(&found, &options, &env));
     let (for_stores, env_for_stores) = (options.clone(), env.clone());
+    // The first writer opens the store that was found here, a later one what the environment then says.
+    let found = Arc::new(Mutex::new(Some(found)));
     let stores: Stores = Arc::new(move || {
         let (url, options, env) = (url.clone(), for_stores.clone(), env_for_stores.clone());
-        Box::pin(async move { open_separately(&url, &options, &env, PROBE_CONNECTIONS).await })
+        let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Box::pin(async move {
+            match found {
+                Some(found) => found.open(&options, &env, PROBE_CONNECTIONS),
+                None => open_separately(&url, &options, &env, PROBE_CONNECTIONS).await,
+            }
+        })
     });
     let hosted = Hosted { stores, name, options, env, proven_stores: proven_stores(), dir: None };
     let door = host(hosted, Arc::clone(call_limit), sharing).await?;
@@ -100,29 +109,28 @@ pub(crate) async fn open_with(
 
 /// Returns where the processes of this host share a writer of the queue file, if they do.
 #[cfg(unix)]
-async fn sharing(url: &StoreUrl, options: &Options, env: &Env) -> Result<Option<HostSharing>> {
+fn sharing(found: &FoundStore, options: &Options, env: &Env) -> Result<Option<HostSharing>> {
     let shared = options.share
         && options.mode == Mode::Durable
         && !options.read_only
         && options.host == Host::OwnThread
-        && !matches!(url.place(), Place::Memory);
+        && !matches!(found.url().place(), Place::Memory);
     if !shared {
         return Ok(None);
     }
-    let endpoint = &options.s3.endpoint;
-    let place = format!("{:?} {endpoint:?} {}", url.resolved(), surroundings(url, options));
+    let place = found.place();
     let meeting_place = MeetingPlace::find(options.host_dir.as_deref(), &place)?;
     let shape = shape(options);
-    let credential = Credential::of(url, options).await;
+    let credential = Credential::of(found);
     let process = format!("process {}", std::process::id());
     let introduction = Introduction { place, shape, credential, process };
-    let exporter = exporter(url.clone(), options.clone(), env.clone());
+    let exporter = exporter(found.url().clone(), options.clone(), env.clone());
     Ok(Some(HostSharing { place: meeting_place, introduction, exporter }))
 }
 
 /// Processes share no writer on this system.
 #[cfg(not(unix))]
-async fn sharing(_: &StoreUrl, _: &Options, _: &Env) -> Result<Option<HostSharing>> {
+fn sharing(_: &FoundStore, _: &Options, _: &Env) -> Result<Option<HostSharing>> {
     Ok(None)
 }
 

@@ -98,11 +98,12 @@ async fn try_seat(
     env: &Env,
 ) -> SeatTried {
     let Ok(stream) = UnixStream::connect(place.socket(seat)).await else { return SeatTried::Nobody };
-    let mut connection = Connection::new(stream, env);
-    match connection.peer_uid() {
-        Ok(uid) if uid == rustix::process::geteuid().as_raw() => {}
-        Ok(_) => return SeatTried::Refused("the process that leads belongs to another user".to_owned()),
+    let mut connection = match Connection::new(stream, env) {
+        Ok(connection) => connection,
         Err(error) => return SeatTried::Refused(error.message().to_owned()),
+    };
+    if connection.peer_uid() != rustix::process::geteuid().as_raw() {
+        return SeatTried::Refused("the process that leads belongs to another user".to_owned());
     }
     match introduce(&mut connection, own, session, env).await {
         Greeted::Welcome(welcome) => {

@@ -18,6 +18,8 @@ mod serve;
 #[cfg(unix)]
 mod served;
 #[cfg(unix)]
+mod socket;
+#[cfg(unix)]
 mod stream;
 
 #[cfg(unix)]

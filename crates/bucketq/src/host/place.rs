@@ -3,7 +3,9 @@
 //!
 //! Called when a queue file is opened and when its writer changes. The lock of a seat says that a process leads, or has
 //! led and hangs; its socket belongs to the process that has the lock. Creates the directory and the locks, binds and
-//! connects nothing. A lock file is never deleted: another process may just be locking it.
+//! connects nothing. A process that leaves its seat deletes the files, and the next leader of any queue file those of
+//! killed processes. Only the process that has the lock deletes them: another one that is just locking the file then
+//! sees that it is no longer there.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind};
@@ -12,7 +14,7 @@ use std::process;
 use std::thread;
 use std::time::Duration;
 #[cfg(unix)]
-use std::{env, fmt::Write as _};
+use std::{collections::BTreeSet, env, fmt::Write as _};
 
 use crate::bytes::disk;
 use crate::fork::{self, LockedFile};
@@ -24,6 +26,10 @@ pub const SEATS: u8 = 8;
 /// Most bytes of the path of a socket, without the zero at its end.
 pub const LONGEST_SOCKET: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
 
+/// The number of digits of a name.
+#[cfg(unix)]
+const NAME_LEN: usize = 16;
+
 /// The rights of all but the owner.
 #[cfg(unix)]
 const OTHERS: u32 = 0o077;
@@ -31,6 +37,13 @@ const OTHERS: u32 = 0o077;
 /// How often a lock is tried that only looks of other processes can keep, and the pause after each time.
 const TRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_micros(100);
+
+/// The files of a seat are abandoned if they are this old and nobody has their lock.
+#[cfg(unix)]
+const ABANDONED_AFTER_MS: i64 = 3_600_000;
+/// Most seats that one leader tidies away: the next one continues.
+#[cfg(unix)]
+const TIDIED: usize = 256;
 
 /// Where the processes of this user that open one queue file meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,6 +162,27 @@ impl MeetingPlace {
         }
     }
 
+    /// Deletes files of seats, of any queue file, whose processes were killed long ago. Those of other users stay. A
+    /// failure does no harm: the files wait for the next leader.
+    #[cfg(unix)]
+    pub fn tidy(&self, now_ms: i64) {
+        use std::os::unix::fs::MetadataExt;
+        let Ok(files) = fs::read_dir(&self.dir) else { return };
+        let is_abandoned = |file: &fs::DirEntry| {
+            let Ok(meta) = file.metadata() else { return false };
+            meta.uid() == user() && meta.mtime() * 1_000 < now_ms - ABANDONED_AFTER_MS
+        };
+        let abandoned = files.flatten().filter_map(|file| {
+            let named = seat_of(file.file_name().to_str()?)?;
+            is_abandoned(&file).then_some(named)
+        });
+        let abandoned: BTreeSet<(String, u8)> = abandoned.take(2 * TIDIED).collect();
+        for (name, seat) in abandoned.into_iter().take(TIDIED) {
+            // A seat that is taken stays as it is, and one that is left has no files.
+            drop(Self { name, ..self.clone() }.take(seat));
+        }
+    }
+
     fn no_locks(&self, e: io::Error) -> Error {
         let text = format!("the file system of {} has no locks: {e}", self.dir.display());
         Error::new(Code::LocalFile, text).because(e)
@@ -181,6 +215,16 @@ impl MeetingPlace {
         }
         unsafe_rights(dir, &meta, self.is_chosen).map_or(Ok(()), refused)
     }
+}
+
+/// Returns the beginning of the names of a place and the number of the seat, if a file has the name of a seat's file.
+#[cfg(unix)]
+fn seat_of(file: &str) -> Option<(String, u8)> {
+    let (name, rest) = file.split_once('.')?;
+    let (seat, end) = rest.split_once('.')?;
+    let is_name = name.len() == NAME_LEN && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let seat = seat.parse().ok().filter(|seat| *seat < SEATS)?;
+    (is_name && matches!(end, "lock" | "sock")).then(|| (name.to_owned(), seat))
 }
 
 /// Opens the file of a lock with its metadata. Only a plain file: a directory that several users may write to can
@@ -221,7 +265,7 @@ fn user() -> u32 {
 fn name(place: &str) -> String {
     use sha2::{Digest, Sha256};
     let hash = Sha256::new().chain_update(user().to_be_bytes()).chain_update(place).finalize();
-    hash[..8].iter().fold(String::new(), |mut name, byte| {
+    hash[..NAME_LEN / 2].iter().fold(String::new(), |mut name, byte| {
         let _ = write!(name, "{byte:02x}");
         name
     })
@@ -251,7 +295,7 @@ fn unsafe_rights(_: &Path, _: &Metadata, _: bool) -> Option<String> {
     None
 }
 
-/// A taken seat. When it is dropped, its socket is removed and then its lock released. A forked child has neither: its
+/// A taken seat. When it is dropped, its files are removed and then its lock released. A forked child has neither: its
 /// copy of this value does nothing.
 #[derive(Debug)]
 pub struct Seat {
@@ -275,8 +319,14 @@ impl Seat {
         &self.socket
     }
 
-    /// Returns whether other processes still see that the seat is taken. Not after its lock file was deleted, as
-    /// programs do that tidy up temporary files: then another process may take the same seat.
+    /// Returns whether other processes still find the process in this seat, after it has bound the socket. Not after the
+    /// lock or the socket was deleted, as programs do that tidy up temporary files.
+    pub fn is_found(&self) -> bool {
+        self.is_current() && self.socket.exists()
+    }
+
+    /// Returns whether other processes still see that the seat is taken. Not after its lock file was deleted: then
+    /// another process may take the same seat.
     pub fn is_current(&self) -> bool {
         disk::is_at(&self.meta, &self.path).unwrap_or(false)
     }
@@ -284,9 +334,10 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        // The socket may be another leader's if the seat is not current.
+        // The files may be another leader's if the seat is not current.
         if self.pid == process::id() && self.is_current() {
             let _ = fs::remove_file(&self.socket);
+            let _ = fs::remove_file(&self.path);
         }
     }
 }

@@ -13,8 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use crate::bytes::disk;
-use crate::bytes::store::{Place, StoreUrl, signing_key};
-use crate::noun::config::Options;
+use crate::bytes::store::{FoundStore, Place};
 
 /// Each signed text begins with one of these: no other protocol signs such a text with the same key.
 const DIRECTORY: &[u8] = b"bucketq may write to this directory\0";
@@ -47,16 +46,12 @@ impl fmt::Debug for Credential {
 }
 
 impl Credential {
-    /// Returns the credential of this process for a queue file, found as its store finds it, in one go. None if the
-    /// search fails; opening the store then reports the reason.
-    pub async fn of(url: &StoreUrl, options: &Options) -> Self {
-        match url.resolved().place() {
-            Place::Directory(dir) => Self::Directory(dir.clone()),
-            Place::S3 { .. } => match signing_key(url, options).await {
-                Some((id, secret)) => Self::Key { id, secret },
-                None => Self::None,
-            },
-            Place::Memory => Self::None,
+    /// Returns the credential of this process for a store.
+    pub fn of(found: &FoundStore) -> Self {
+        match (found.url().resolved().place(), found.signing_key()) {
+            (Place::Directory(dir), _) => Self::Directory(dir.clone()),
+            (_, Some((id, secret))) => Self::Key { id: id.to_owned(), secret: secret.to_owned() },
+            (Place::S3 { .. } | Place::Memory, None) => Self::None,
         }
     }
 }

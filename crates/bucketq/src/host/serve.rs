@@ -3,17 +3,18 @@
 //! It runs on a thread of its own, so that heartbeats leave while the writer is busy. It never decides anything about an
 //! op.
 
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::hello::{self, BEAT, Introduction, SILENCE};
 use super::place::{MeetingPlace, SEATS, Seat};
 use super::served::{LEAVING, Served};
+use super::socket::Socket;
 use super::stream::Connection;
 use crate::door::{Door, Info, Mail, Shared, millis};
 use crate::fork;
@@ -69,9 +70,18 @@ impl Leader {
     }
 }
 
+impl Leader {
+    /// Lets the writer hand its mailbox to the next leader, which may be one of this process.
+    fn resign(&self) {
+        if let Some(mail) = self.mail.upgrade() {
+            let _ = mail.send(Mail::Resign);
+        }
+    }
+}
+
 /// Starts to serve the other processes of the host. It ends when the writer or its last handle is gone.
 pub(crate) fn start(seat: Seat, leader: Leader) -> Result<()> {
-    let listener = std::os::unix::net::UnixListener::bind(seat.socket());
+    let listener = UnixListener::bind(seat.socket());
     let listener =
         listener.and_then(|listener| listener.set_nonblocking(true).map(|()| listener)).map_err(|e| {
             Error::new(Code::Disk, "the socket for the other processes cannot be made").because(e)
@@ -81,8 +91,7 @@ pub(crate) fn start(seat: Seat, leader: Leader) -> Result<()> {
         .build()
         .map_err(|e| Error::exhausted("the runtime for the other processes cannot be started", &e))?;
     let serve = async move {
-        let listener = UnixListener::from_std(listener)?;
-        serve(listener, seat, Arc::new(leader)).await;
+        serve(Socket::new(listener)?, seat, Arc::new(leader)).await;
         Ok::<_, std::io::Error>(())
     };
     std::thread::Builder::new()
@@ -99,7 +108,7 @@ pub(crate) fn start(seat: Seat, leader: Leader) -> Result<()> {
     Ok(())
 }
 
-async fn serve(listener: UnixListener, seat: Seat, leader: Arc<Leader>) {
+async fn serve(listener: Socket<UnixListener>, seat: Seat, leader: Arc<Leader>) {
     let since = leader.env.monotonic();
     let open = Arc::new(AtomicUsize::new(0));
     let mut handles = leader.handles.clone();
@@ -107,6 +116,7 @@ async fn serve(listener: UnixListener, seat: Seat, leader: Arc<Leader>) {
     let (alive, mut all_ended) = mpsc::channel::<()>(1);
     let (mut looked, mut awake) = (since, since);
     let (leave, leaving) = watch::channel(());
+    leader.place.tidy(leader.env.wall_ms());
     loop {
         // A writer that has stopped for good leads nobody.
         if leader.shared.is_dead() {
@@ -117,13 +127,16 @@ async fn serve(listener: UnixListener, seat: Seat, leader: Arc<Leader>) {
             looked = now;
             if (seat.number() + 1..SEATS).any(|higher| matches!(leader.place.is_taken(higher), Ok(true))) {
                 tracing::info!("another process of this host has taken over while this one was stopped");
-                if let Some(mail) = leader.mail.upgrade() {
-                    let _ = mail.send(Mail::Resign);
-                }
+                leader.resign();
                 break;
             }
         }
         awake = now;
+        if !seat.is_found() {
+            tracing::info!("the files by which other processes find this one were deleted");
+            leader.resign();
+            break;
+        }
         let accepted = tokio::select! {
             biased;
             () = leader.env.sleep(BEAT) => continue,
@@ -135,13 +148,16 @@ async fn serve(listener: UnixListener, seat: Seat, leader: Arc<Leader>) {
             }
             accepted = listener.accept() => accepted,
         };
-        match accepted {
-            Ok((stream, _)) => {
+        let connection = accepted
+            .map_err(|e| Error::new(Code::Internal, "it cannot be accepted").because(e))
+            .and_then(|stream| Connection::new(stream, &leader.env));
+        match connection {
+            Ok(connection) => {
                 let (leader, open, alive) = (Arc::clone(&leader), Arc::clone(&open), alive.clone());
                 let leaving = leaving.clone();
                 tokio::spawn(async move {
                     let many = open.fetch_add(1, SeqCst) >= CONNECTIONS;
-                    if let Err(error) = connected(stream, &leader, leaving, (since, many)).await {
+                    if let Err(error) = connected(connection, &leader, leaving, (since, many)).await {
                         tracing::info!(%error, "a connection of another process has ended");
                     }
                     open.fetch_sub(1, SeqCst);
@@ -168,13 +184,12 @@ async fn serve(listener: UnixListener, seat: Seat, leader: Arc<Leader>) {
 
 /// Serves one connection until it ends.
 async fn connected(
-    stream: UnixStream,
+    mut connection: Connection,
     leader: &Arc<Leader>,
     leaving: watch::Receiver<()>,
     (since, many): (Instant, bool),
 ) -> Result<()> {
-    let mut connection = Connection::new(stream, &leader.env);
-    if connection.peer_uid()? != rustix::process::geteuid().as_raw() {
+    if connection.peer_uid() != rustix::process::geteuid().as_raw() {
         return Err(Error::new(Code::Denied, "a process of another user may not share the writer"));
     }
     if many {

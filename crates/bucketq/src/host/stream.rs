@@ -4,13 +4,14 @@
 //! connection bounds them. Every function may be cancelled while it waits.
 
 use std::collections::VecDeque;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 
+use super::socket::Socket;
 use crate::link::frame::{Arrived, FrameReader, HELLO_MAX, put_beat, put_message};
 use crate::link::message::{decode, encode};
 use crate::noun::env::Env;
@@ -22,7 +23,9 @@ const CHUNK: usize = 64 * 1024;
 const KEPT: usize = 1024 * 1024;
 
 pub(super) struct Connection {
-    stream: UnixStream,
+    stream: Socket<std::os::unix::net::UnixStream>,
+    /// The user at the other end.
+    peer_uid: u32,
     reader: FrameReader,
     arrived: VecDeque<Arrived>,
     buffer: Vec<u8>,
@@ -37,10 +40,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub fn new(stream: UnixStream, env: &Env) -> Self {
+    pub fn new(stream: UnixStream, env: &Env) -> Result<Self> {
         let now = env.monotonic();
-        Self {
-            stream,
+        let peer = stream.peer_cred().map_err(|e| {
+            Error::new(Code::Internal, "the system does not say which user is at the other end").because(e)
+        })?;
+        Ok(Self {
+            stream: stream.into_std().and_then(Socket::new).map_err(broken)?,
+            peer_uid: peer.uid(),
             reader: FrameReader::new(HELLO_MAX),
             arrived: VecDeque::new(),
             buffer: vec![0; CHUNK],
@@ -49,15 +56,12 @@ impl Connection {
             heard: now,
             flowed: now,
             env: env.clone(),
-        }
+        })
     }
 
     /// Returns the user id of the other side.
-    pub fn peer_uid(&self) -> Result<u32> {
-        let credentials = self.stream.peer_cred();
-        credentials.map(|found| found.uid()).map_err(|e| {
-            Error::new(Code::Internal, "the system does not say which user is at the other end").because(e)
-        })
+    pub fn peer_uid(&self) -> u32 {
+        self.peer_uid
     }
 
     /// Accepts messages of this size from now on.
@@ -146,7 +150,8 @@ impl Connection {
 
     fn write(&mut self) -> Result<()> {
         while self.unsent() > 0 {
-            match self.stream.try_write(&self.out[self.sent..]) {
+            let unsent = &self.out[self.sent..];
+            match self.stream.try_io(Interest::WRITABLE, |mut stream| stream.write(unsent)) {
                 Ok(0) => return Err(ended()),
                 Ok(n) => {
                     self.sent += n;
@@ -168,7 +173,8 @@ impl Connection {
     }
 
     fn read(&mut self) -> Result<()> {
-        match self.stream.try_read(&mut self.buffer) {
+        let buffer = &mut self.buffer;
+        match self.stream.try_io(Interest::READABLE, |mut stream| stream.read(buffer)) {
             Ok(0) => Err(ended()),
             Ok(n) => {
                 self.heard = self.env.monotonic();

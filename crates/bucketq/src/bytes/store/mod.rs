@@ -12,6 +12,7 @@ use bytes::Bytes;
 use crate::noun::error::{Code, Error, Result};
 
 pub mod file;
+pub mod found;
 pub mod measure;
 pub mod memory;
 pub mod probe;
@@ -20,13 +21,14 @@ pub mod s3;
 pub mod url;
 
 pub use file::FileStore;
+pub use found::{FoundStore, find_store, open_separately, open_store};
 pub use measure::{Measured, measure};
 pub use memory::Memory;
 pub use probe::{ProbeReport, probe};
 #[cfg(feature = "s3")]
 pub use s3::S3Store;
-pub use url::{Place, StoreUrl, open_separately, open_store};
-pub(crate) use url::{signing_key, surroundings};
+pub(crate) use url::surroundings;
+pub use url::{Place, StoreUrl};
 
 /// A store's name for one state of one object. Opaque: an ETag, a generation, a counter.
 #[derive(Clone, PartialEq, Eq, Hash)]

@@ -24,7 +24,7 @@ use response::{Failure, RequestNotes};
 mod client;
 mod response;
 
-pub(crate) use client::{signing_key, surroundings};
+pub(crate) use client::surroundings;
 
 /// A body transferred more slowly than this counts as hanging.
 const SLOWEST_BYTES_PER_SECOND: u64 = 128 * 1024;
@@ -54,19 +54,34 @@ impl fmt::Debug for S3Store {
 impl S3Store {
     /// Opens the store without contacting it: only looks for credentials, and fails with Denied if there are none.
     pub async fn open(bucket: &str, prefix: &str, options: &S3Options) -> Result<Self> {
-        let (config, server) = client::configure(options).await?;
-        Ok(Self {
-            client: Client::from_conf(config),
+        Self::find(bucket, prefix, options).await.map(|(store, _)| store)
+    }
+
+    /// Returns the store, not contacted yet, and the key that signs its requests: its id and its secret.
+    pub(super) async fn find(
+        bucket: &str,
+        prefix: &str,
+        options: &S3Options,
+    ) -> Result<(Self, (String, String))> {
+        let found = client::configure(options).await?;
+        let store = Self {
+            client: Client::from_conf(found.config),
             bucket: bucket.to_owned(),
             prefix: prefix.to_owned(),
-            server,
+            server: found.server,
             checksum: match options.checksum {
                 S3Checksum::Crc32 => Some(ChecksumAlgorithm::Crc32),
                 S3Checksum::Sha256 => Some(ChecksumAlgorithm::Sha256),
                 S3Checksum::None => None,
             },
             request_timeout: client::request_timeout(options),
-        })
+        };
+        Ok((store, found.key))
+    }
+
+    /// Returns the server's name, without credentials.
+    pub(super) fn server(&self) -> &str {
+        &self.server
     }
 
     /// Returns the same store over its own connections.

@@ -1,17 +1,12 @@
-//! The URL of a queue file, and the store it names.
+//! The URL of a queue file.
 //!
 //! Called when a queue file is opened. Error texts never repeat parts that may contain credentials.
 
 use std::fmt;
 use std::path::{Path, PathBuf, is_separator};
 use std::str::FromStr;
-use std::sync::Arc;
 
-use super::Store;
-use super::file::FileStore;
-use super::memory::Memory;
 use crate::noun::config::Options;
-use crate::noun::env::Env;
 use crate::noun::error::{Code, Error, Result};
 
 /// Longest name: with its suffixes it fits into the 255 bytes of a file name.
@@ -112,19 +107,6 @@ pub(crate) fn surroundings(url: &StoreUrl, options: &Options) -> String {
         _ => {
             let _ = options;
             String::new()
-        }
-    }
-}
-
-/// Returns the key that signs requests to the store of a URL: its id and its secret. None if the store knows no keys,
-/// or if this process has none.
-pub(crate) async fn signing_key(url: &StoreUrl, options: &Options) -> Option<(String, String)> {
-    match url.place() {
-        #[cfg(feature = "s3")]
-        Place::S3 { .. } => super::s3::signing_key(&options.s3).await.ok(),
-        _ => {
-            let _ = options;
-            None
         }
     }
 }
@@ -258,44 +240,4 @@ fn directory(path: &str) -> Result<StoreUrl> {
     // "a/b/" and "a/b" are one directory; "/" stays.
     let dir: PathBuf = Path::new(if dir.is_empty() { "." } else { dir }).components().collect();
     Ok(StoreUrl { place: Place::Directory(dir), name })
-}
-
-/// Opens the store of a URL. S3 is not contacted yet; a directory is created if only its last part is missing.
-pub async fn open_store(url: &StoreUrl, options: &Options, env: &Env) -> Result<Arc<dyn Store>> {
-    // One connection was requested, so there is one store.
-    open_separately(url, options, env, 1).await.map(|mut stores| stores.swap_remove(0))
-}
-
-/// Opens the same store `connections` times, each over its own connections if the store has any: for the probe.
-pub async fn open_separately(
-    url: &StoreUrl,
-    options: &Options,
-    env: &Env,
-    connections: usize,
-) -> Result<Vec<Arc<dyn Store>>> {
-    let connections = connections.max(1);
-    match url.place() {
-        Place::Memory => Ok(repeat(Memory::named(url.name()), connections)),
-        Place::Directory(dir) if options.read_only => {
-            Ok(repeat(FileStore::open_read_only(dir, env)?, connections))
-        }
-        Place::Directory(dir) => Ok(repeat(FileStore::open(dir, env)?, connections)),
-        #[cfg(feature = "s3")]
-        Place::S3 { bucket, prefix } => {
-            let first = super::s3::S3Store::open(bucket, prefix, &options.s3).await?;
-            let others =
-                (1..connections).map(|_| Arc::new(first.fork()) as Arc<dyn Store>).collect::<Vec<_>>();
-            Ok(std::iter::once(Arc::new(first) as Arc<dyn Store>).chain(others).collect())
-        }
-        #[cfg(not(feature = "s3"))]
-        Place::S3 { .. } => {
-            let _ = options;
-            Err(Error::new(Code::Url, "this build has no S3 store: enable the feature `s3`"))
-        }
-    }
-}
-
-fn repeat(store: impl Store + 'static, times: usize) -> Vec<Arc<dyn Store>> {
-    let store: Arc<dyn Store> = Arc::new(store);
-    vec![store; times]
 }

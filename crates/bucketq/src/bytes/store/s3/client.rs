@@ -1,20 +1,21 @@
 //! Configuration of an S3 client: credentials, region, server, time limits, retries, checksums.
 //!
-//! Called by `S3Store::open` only.
+//! Called by `S3Store::find` and the registry of open queue files.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use aws_config::ConfigLoader;
 use aws_config::environment::EnvironmentVariableRegionProvider;
 use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::ProfileFileRegionProvider;
+use aws_config::{ConfigLoader, SdkConfig};
 use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::config::timeout::TimeoutConfig;
 use aws_sdk_s3::config::{
     BehaviorVersion, Builder, Config, Credentials, ProvideCredentials, Region, RequestChecksumCalculation,
     ResponseChecksumValidation, StalledStreamProtectionConfig,
 };
+use aws_types::service_config::ServiceConfigKey;
 
 use super::response;
 use crate::noun::config::{S3Checksum, S3Options};
@@ -31,33 +32,41 @@ pub(super) fn request_timeout(options: &S3Options) -> Duration {
     options.request_timeout.unwrap_or(REQUEST_TIMEOUT)
 }
 
-/// Returns the client's configuration, and the server's name for people.
-pub(super) async fn configure(options: &S3Options) -> Result<(Config, String)> {
+/// The configuration of a client, with the facts about it that others need.
+pub(super) struct Configured {
+    pub config: Config,
+    /// The server's name for people.
+    pub server: String,
+    /// The key that signs requests: its id and its secret.
+    pub key: (String, String),
+}
+
+/// Returns the configuration of a client with these options. Sends nothing to the store.
+pub(super) async fn configure(options: &S3Options) -> Result<Configured> {
     if let Some(endpoint) = &options.endpoint {
         check_endpoint(endpoint)?;
     }
     let shared = loader(options).load().await;
-    credentials(&shared).await?;
+    let key = credentials(&shared).await?;
+    let key = (key.access_key_id().to_owned(), key.secret_access_key().to_owned());
 
     let endpoint = options
         .endpoint
         .clone()
-        .or_else(|| std::env::var("AWS_ENDPOINT_URL_S3").ok().filter(|url| !url.is_empty()))
+        .or_else(|| endpoint_for_s3(&shared))
         .or_else(|| shared.endpoint_url().map(str::to_owned));
     let path_style = options.path_style.unwrap_or(endpoint.is_some());
     let server =
         endpoint.unwrap_or_else(|| format!("AWS {}", shared.region().map_or(DEFAULT_REGION, Region::as_ref)));
-    Ok((Builder::from(&shared).force_path_style(path_style).build(), response::redacted(&server)))
+    let config = Builder::from(&shared).force_path_style(path_style).build();
+    Ok(Configured { config, server: response::redacted(&server), key })
 }
 
-/// Returns the key that signs the requests of a client with these options: its id and its secret. Sends nothing to the
-/// store.
-pub(crate) async fn signing_key(options: &S3Options) -> Result<(String, String)> {
-    if let Some(given) = &options.credentials {
-        return Ok((given.access_key.clone(), given.secret_key.clone()));
-    }
-    let found = credentials(&loader(options).load().await).await?;
-    Ok((found.access_key_id().to_owned(), found.secret_access_key().to_owned()))
+/// Returns the endpoint that the environment or the profile names for S3 alone, as the client finds it.
+fn endpoint_for_s3(shared: &SdkConfig) -> Option<String> {
+    let key =
+        ServiceConfigKey::builder().service_id("S3").env("AWS_ENDPOINT_URL").profile("endpoint_url").build();
+    shared.service_config()?.load_config(key.ok()?)
 }
 
 /// Returns the configuration of these options and of the environment, not loaded yet.
@@ -99,7 +108,7 @@ fn loader(options: &S3Options) -> ConfigLoader {
 }
 
 /// Returns everything outside the options that decides which server is reached and with which identity. Two openings
-/// with the same options reach the same place if this is equal.
+/// with the same options reach the same place if this is equal. It stays in this process: it names a key.
 pub(crate) fn surroundings(options: &S3Options) -> String {
     const SERVER: [&str; 5] = [
         "AWS_ENDPOINT_URL_S3",
@@ -172,7 +181,7 @@ fn check_endpoint(endpoint: &str) -> Result<()> {
 }
 
 /// Returns the credentials. Reports missing ones at once, with the places searched, and not later as a failed request.
-async fn credentials(shared: &aws_config::SdkConfig) -> Result<Credentials> {
+async fn credentials(shared: &SdkConfig) -> Result<Credentials> {
     let none = || Error::new(Code::Denied, "there are no credentials for S3");
     let provider = shared.credentials_provider().ok_or_else(none)?;
     provider.provide_credentials().await.map_err(|e| {
