@@ -8,15 +8,16 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from bucketq._listening import Listening, Task, Thread
+from bucketq._op import claim_after
 from bucketq._other_api import blocking
 from bucketq._threads import Threads
 from bucketq.errors import Contended, Invalid, LeaseLost, NotFound, OutcomeUnknown, QueueFull, Unavailable
@@ -59,6 +60,8 @@ class Working:
         # The first error that escaped from the task of a job; it ends the worker.
         self._failure: BaseException | None = None
         self._handling: set[asyncio.Task[None]] = set()
+        # No handler sees the context variables that another one has set.
+        self._context = copy_context()
 
     async def run(self, *, signals: bool) -> Worked:
         """Work until drained, stopped or out of jobs."""
@@ -164,9 +167,7 @@ class Working:
             if batch is None:
                 return
             for job in batch:
-                task = asyncio.create_task(self._work(job))
-                self._tasks.add(task)
-                task.add_done_callback(self._over)
+                self._start(job)
             if not batch and self._wait is not None:
                 # Running jobs may have enqueued more, or may still do so.
                 if not busy:
@@ -196,6 +197,11 @@ class Working:
                 return None
         return batch
 
+    def _start(self, job: Job) -> None:
+        task = asyncio.create_task(self._work(job), context=self._context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+
     def _over(self, task: asyncio.Task[None]) -> None:
         """Handle the end of a job's task. After an error no more jobs are claimed, and the worker raises that error."""
         self._tasks.discard(task)
@@ -220,21 +226,20 @@ class Working:
 
     async def _work(self, job: Job) -> None:
         inside.set(self)
-        end: Callable[[], Awaitable[Any]]
         try:
             result = await self._handle(self._plan.handlers[job.queue], job)
         except Reject as reason:
-            end, what = partial(job.reject, str(reason) or "Reject"), "rejected"
+            end, what = Ending("reject", partial(job._rejected, str(reason) or "Reject")), "rejected"
             log.warning("job %s of %s is rejected: %s", job.id, job.queue, reason)
         except (Exception, SystemExit, asyncio.CancelledError) as failure:
             # At most once: a job that was begun under a lease that never ends is not handed out again.
             again = job._ends or job._untouched
             if self._stopping and isinstance(failure, asyncio.CancelledError) and again:
-                end, what = job.release, "released"
+                end, what = Ending("release", job._released), "released"
             else:
                 end, what = failed(job, failure), "failed"
         else:
-            end, what = partial(job.ack, result=result), "done"
+            end, what = Ending("ack", partial(job._acked, result)), "done"
         what = await self._end(job, end, what)
         self.worked = replace(self.worked, **{what: getattr(self.worked, what) + 1})
 
@@ -264,7 +269,23 @@ class Working:
             self._listening = kind(self._file._file, None)
         return self._listening.watch(job, tell)
 
-    async def _end(self, job: Job, end: Callable[[], Awaitable[Any]], what: str) -> str:
+    async def _end_once(self, job: Job, end: Ending) -> None:
+        """End the job. While all places are taken, the same commit claims a job for its place."""
+        op = end.op()
+        # A claim under way takes what there is, and after a drain nothing more is wanted.
+        if self._draining or self._claim is not None:
+            await job._settle(end.how, op)
+            return
+        following = job._next(await claim_after(job._file, job, end.how, op), Task)
+        if following is None:
+            return
+        if self._draining:
+            following._give_back()
+            await following._file.flush()
+        else:
+            self._start(following)
+
+    async def _end(self, job: Job, end: Ending, what: str) -> str:
         """Ack, nack, release or reject the job. Returns the name of the counter to raise.
 
         The queue file decides whether the lease still holds: it holds until another worker claims the job (P27).
@@ -272,7 +293,7 @@ class Working:
         pause = Pause(self._stop_seen)
         while not job.ended:
             try:
-                await end()
+                await self._end_once(job, end)
             except PASSING as error:
                 if self._stopping or (self._draining and job.lost):
                     log.warning("cannot end job %s: %s; its lease will run out", job.id, error)
@@ -291,10 +312,17 @@ class Working:
         return what
 
 
-def failed(job: Job, failure: BaseException) -> Callable[[], Awaitable[Any]]:
-    """Log a failed attempt. Returns the call that nacks the job."""
+def failed(job: Job, failure: BaseException) -> Ending:
+    """Log a failed attempt. Returns the nack of the job."""
     log.warning("job %s of %s failed, attempt %d", job.id, job.queue, job.attempt, exc_info=failure)
-    return partial(job.nack, failure)
+    return Ending("nack", partial(job._nacked, failure, None))
+
+
+class Ending(NamedTuple):
+    """How a job ends: the name of the op, and a function that returns it."""
+
+    how: str
+    op: Callable[[], Any]
 
 
 class Pause:

@@ -99,9 +99,11 @@ impl Held {
         &self.claimed().job.queue
     }
 
-    /// Returns the token, for ending the job in another process.
-    #[getter(_token)]
+    /// The token of the lease: with it and the id, another process ends or extends the job. Reading it counts as work
+    /// on the job.
+    #[getter]
     fn token(&self) -> String {
+        self.work();
         self.claimed().lease.token.to_string()
     }
 

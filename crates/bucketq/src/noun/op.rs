@@ -45,6 +45,24 @@ pub struct Claim {
     pub again: bool,
 }
 
+/// A claim with more to do in its commit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClaimWith {
+    /// The claim.
+    pub claim: Claim,
+    /// Only these jobs, as far as they can be claimed now; empty for any.
+    #[serde(default)]
+    pub ids: Vec<JobId>,
+    /// End a job first: an op that ends a lease, or an atomic that begins with one. If it is refused, nothing is
+    /// claimed. If it was done before, by this holder, the op is a repeat: it returns the jobs that the claim's token
+    /// holds, and claims no others.
+    #[serde(default)]
+    pub ends: Option<Box<Op>>,
+    /// The jobs are done with this commit: delivered at most once.
+    #[serde(default)]
+    pub done: bool,
+}
+
 /// A claimed job: its id and the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Held {
@@ -202,6 +220,23 @@ pub enum Op {
         /// Mark at most this number of jobs, or unblock at most this number of groups.
         limit: u32,
     },
+    /// Claim jobs and do more in the same commit: end another job first, take certain jobs only, or end them at once.
+    ClaimWith(Box<ClaimWith>),
+}
+
+impl Op {
+    /// Returns the claim in it, if it claims jobs.
+    pub(crate) fn claim(&self) -> Option<&Claim> {
+        if let Self::ClaimWith(with) = self {
+            return Some(&with.claim);
+        }
+        if let Self::Claim(claim) = self { Some(claim) } else { None }
+    }
+
+    /// Returns whether it claims jobs and ends another one first.
+    pub(crate) fn ends_and_claims(&self) -> bool {
+        matches!(self, Self::ClaimWith(with) if with.ends.is_some())
+    }
 }
 
 /// The outcome for one enqueued job.

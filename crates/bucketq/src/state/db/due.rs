@@ -100,7 +100,7 @@ impl Tx<'_> {
     }
 
     /// Ends one lease that has run out: its job is ready again, or dead. Returns true if it is ready.
-    fn lapse(&mut self, id: &JobId, lapsed_ms: i64) -> Try<bool> {
+    pub fn lapse(&mut self, id: &JobId, lapsed_ms: i64) -> Try<bool> {
         let mut job_row = self.job_row(id)?;
         let attempt = attempt(job_row.tries)?;
         let dead = i64::from(attempt) >= job_row.max_attempts;

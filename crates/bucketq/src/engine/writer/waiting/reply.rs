@@ -15,7 +15,7 @@ use crate::door::{
 use crate::engine::time::Timekeeper;
 use crate::engine::writer::Outcomes;
 use crate::noun::error::{Code, Error, Kind, Result};
-use crate::noun::op::{Claim, Held, Op, Outcome};
+use crate::noun::op::{Held, Op, Outcome};
 
 /// The end of a settled batch.
 pub(in crate::engine::writer) struct BatchEnd {
@@ -82,7 +82,9 @@ impl WaitingRoom {
         began: Instant,
         time: &Timekeeper,
     ) -> Option<Instant> {
-        let is_again = |work: &_| matches!(work, door::Work::Op(Op::Claim(Claim { again: true, .. })));
+        // The end of a job and a claim may be a repeat that does not know it.
+        let may_repeat = |op: &Op| op.ends_and_claims() || op.claim().is_some_and(|claim| claim.again);
+        let is_again = |work: &_| matches!(work, door::Work::Op(op) if may_repeat(op));
         let Ok(Outcome::Claimed(jobs)) = outcome else { return Some(began) };
         if !slot.is(is_again) {
             return Some(began);
