@@ -19,6 +19,7 @@ __all__ = [
     "File",
     "Held",
     "Hooks",
+    "Leave",
     "New",
     "Objects",
     "Op",
@@ -157,6 +158,11 @@ class Held:
     @property
     def _ends(self) -> bool: ...
     def _on_lost(self, teller: Teller, tell: Callable[[Any], Any]) -> None: ...
+    @property
+    def _max_run(self) -> int | None: ...
+    def _limit(self, max_run_ms: int) -> None: ...
+    def _time_out(self) -> None: ...
+    def _refused(self) -> None: ...
     def _extend(self, lease_ms: int) -> Call[None]: ...
 
 @final
@@ -173,6 +179,11 @@ class Teller:
 class Hooks:
     telemetry: Telemetry | None
     listening: Listening | None
+
+@final
+class Leave:
+    def __new__(cls) -> Self: ...
+    def leave(self) -> None: ...
 
 @final
 class File:
@@ -193,6 +204,7 @@ class File:
         id: str | None = None,
         done: bool = False,
         ends: Op[Any] | None = None,
+        leave: Leave | None = None,
     ) -> Call[builtins.list[Held]]: ...
     def get(self, id: str) -> Call[_Detail | None]: ...
     def list(

@@ -199,6 +199,7 @@ def claim(
     *,
     id: str | None = None,
     ack: bool = False,
+    leave: _native.Leave | None = None,
 ) -> _native.Call[list[_native.Held]]:
     """Claim jobs."""
     call = file.claim(
@@ -210,6 +211,7 @@ def claim(
         extend=request.extend,
         id=convert.name(id, "id"),
         done=ack,
+        leave=leave,
     )
     telemetry = file.hooks.telemetry
     return call if telemetry is None else telemetry.receive(request.names, call)

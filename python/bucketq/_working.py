@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
@@ -20,7 +20,16 @@ from bucketq._listening import Listening, Task, Thread
 from bucketq._op import claim_after
 from bucketq._other_api import blocking
 from bucketq._threads import Threads
-from bucketq.errors import Contended, Invalid, LeaseLost, NotFound, OutcomeUnknown, QueueFull, Unavailable
+from bucketq.errors import (
+    Contended,
+    Error,
+    Invalid,
+    LeaseLost,
+    NotFound,
+    OutcomeUnknown,
+    QueueFull,
+    Unavailable,
+)
 from bucketq.worker import Reject, Worked, is_coroutine
 
 if TYPE_CHECKING:
@@ -33,6 +42,11 @@ log = getLogger("bucketq.worker")
 
 PASSING = (Unavailable, Contended, OutcomeUnknown, QueueFull)
 """Errors to retry. Ending a job twice changes nothing, so OutcomeUnknown is one of them."""
+TIMED_OUT = "timed out"
+LOOK_AFTER = 0.3
+"""Seconds after which a worker begins to watch whether a running job is ended elsewhere."""
+EMPTY = 1.0
+"""Seconds until the next claim when all queues are drained."""
 J = TypeVar("J", bound="JobBase")
 
 inside: ContextVar[Working | None] = ContextVar("bucketq_working", default=None)
@@ -60,6 +74,8 @@ class Working:
         # The first error that escaped from the task of a job; it ends the worker.
         self._failure: BaseException | None = None
         self._handling: set[asyncio.Task[None]] = set()
+        # Tasks that wait for the end of jobs elsewhere.
+        self._looking: dict[str, asyncio.Task[None]] = {}
         # No handler sees the context variables that another one has set.
         self._context = copy_context()
 
@@ -168,6 +184,10 @@ class Working:
                 return
             for job in batch:
                 self._start(job)
+            if not batch and self._wait is None:
+                # All queues are drained: claims return at once until one is resumed.
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._drain_seen.wait(), EMPTY)
             if not batch and self._wait is not None:
                 # Running jobs may have enqueued more, or may still do so.
                 if not busy:
@@ -231,6 +251,10 @@ class Working:
         except Reject as reason:
             end, what = Ending("reject", partial(job._rejected, str(reason) or "Reject")), "rejected"
             log.warning("job %s of %s is rejected: %s", job.id, job.queue, reason)
+        except Over as over:
+            what = await self._give_up(job, over)
+            self.worked = replace(self.worked, **{what: getattr(self.worked, what) + 1})
+            return
         except (Exception, SystemExit, asyncio.CancelledError) as failure:
             # At most once: a job that was begun under a lease that never ends is not handed out again.
             again = job._ends or job._untouched
@@ -252,11 +276,75 @@ class Working:
                 raise asyncio.CancelledError
             job._begin()
             with job._process():
-                if is_coroutine(handler):
-                    return await handler(self._watched(job))
-                return await self._threads.run(handler, self._watched(blocking(job)))
+                work = (
+                    handler(self._watched(job))
+                    if is_coroutine(handler)
+                    else self._threads.run(handler, self._watched(blocking(job)))
+                )
+                return await self._within(job, task, work)
         finally:
             self._handling.discard(task)
+
+    async def _within(self, job: Job, task: asyncio.Task[Any], work: Awaitable[Any]) -> Any:
+        """Await the work on a job; raise Over when it takes too long or the job is ended elsewhere meanwhile."""
+        over: list[str] = []
+
+        def end(reason: str) -> None:
+            over.append(reason)
+            task.cancel()
+
+        limit = self._plan.max_run.get(job.queue)
+        if limit is not None:
+            job._limit(limit)
+        most = job._max_run
+        loop = asyncio.get_running_loop()
+        timers = [loop.call_later(LOOK_AFTER, self._look, job, end)]
+        if most is not None:
+            timers.append(loop.call_later(most / 1000, end, TIMED_OUT))
+        try:
+            result = await work
+        except asyncio.CancelledError:
+            # A stop cancels the same task, and takes precedence.
+            if not over or self._stopping:
+                raise
+        else:
+            # It may have caught the cancellation.
+            if not over:
+                return result
+        finally:
+            for timer in timers:
+                timer.cancel()
+            looking = self._looking.pop(job.id, None)
+            if looking is not None:
+                looking.cancel()
+        task.uncancel()
+        raise Over(over[0])
+
+    def _look(self, job: Job, end: Callable[[str], None]) -> None:
+        """Begin to wait for the end of this job elsewhere: a cancel, or a purge."""
+
+        async def look() -> None:
+            try:
+                await job._file.finished(job.id, None)
+            except NotFound:
+                pass
+            except Error:
+                return
+            if not job.ended:
+                job._refused()
+                end("ended elsewhere")
+
+        self._looking[job.id] = asyncio.create_task(look(), context=self._context.copy())
+
+    async def _give_up(self, job: Job, over: Over) -> str:
+        """Handle the end of work that took too long, or that nobody wants any more."""
+        if str(over) != TIMED_OUT:
+            log.warning("job %s of %s was ended elsewhere while it ran", job.id, job.queue)
+            return "lost"
+        log.warning("job %s of %s failed, attempt %d: timed out", job.id, job.queue, job.attempt)
+        job._time_out()
+        await job._file.flush()
+        return "failed"
 
     def _watched(self, job: J) -> J:
         """Return the job, with ``on_lease_lost`` registered if there is one."""
@@ -316,6 +404,10 @@ def failed(job: Job, failure: BaseException) -> Ending:
     """Log a failed attempt. Returns the nack of the job."""
     log.warning("job %s of %s failed, attempt %d", job.id, job.queue, job.attempt, exc_info=failure)
     return Ending("nack", partial(job._nacked, failure, None))
+
+
+class Over(Exception):
+    """The work on a job is to end before the handler returns."""
 
 
 class Ending(NamedTuple):

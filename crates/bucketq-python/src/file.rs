@@ -1,5 +1,6 @@
 //! [`File`]: the engine's handle on a queue file.
 
+use std::future::IntoFuture;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
+use tokio::sync::watch;
 
 use crate::call::Call;
 use crate::errors::OrRaise;
@@ -30,6 +32,25 @@ pub struct Hooks {
     telemetry: Option<Py<PyAny>>,
     /// Delivers events and lost leases.
     listening: Option<Py<PyAny>>,
+}
+
+/// Ends claims that wait, from any thread: they return no jobs.
+#[pyclass(frozen, module = "bucketq._native")]
+pub struct Leave {
+    told: watch::Sender<bool>,
+}
+
+#[pymethods]
+impl Leave {
+    #[new]
+    fn new() -> Self {
+        Self { told: watch::Sender::new(false) }
+    }
+
+    /// Ends the claims that wait now, and those that come.
+    fn leave(&self) {
+        self.told.send_replace(true);
+    }
 }
 
 /// An open queue file.
@@ -145,7 +166,7 @@ impl File {
     /// Claims up to `max` jobs; `wait_ms` None waits until there is one. `lease_ms` None uses the time in their queues'
     /// policies. `ends` ends another job in the same commit; `done` ends the claimed ones.
     #[expect(clippy::too_many_arguments, reason = "each is a part of the claim")]
-    #[pyo3(signature = (queues, max, lease_ms, endless, wait_ms, worker, extend=true, id=None, done=false, ends=None))]
+    #[pyo3(signature = (queues, max, lease_ms, endless, wait_ms, worker, extend=true, id=None, done=false, ends=None, leave=None))]
     fn claim(
         &self,
         py: Python<'_>,
@@ -159,6 +180,7 @@ impl File {
         id: Option<&str>,
         done: bool,
         ends: Option<PyRef<'_, Op>>,
+        leave: Option<PyRef<'_, Leave>>,
     ) -> PyResult<Call> {
         let ((file, keeper), extends) = (self.parts().clone(), self.extends && extend);
         let mut request = file.claim(max).queues(queues.map_or(Queues::Any, Queues::Named));
@@ -185,8 +207,16 @@ impl File {
         if let Some(op) = &before {
             request = request.after(op.change.clone());
         }
+        let leaving = leave.map(|leave| leave.told.subscribe());
         let work = async move {
-            let claimed = request.await;
+            let claimed = match leaving {
+                None => request.await,
+                Some(mut leaving) => tokio::select! {
+                    biased;
+                    _ = leaving.wait_for(|told| *told) => Ok(vec![]),
+                    claimed = request.into_future() => claimed,
+                },
+            };
             if let Some(op) = &before {
                 op.settled(claimed.as_ref().err());
             }

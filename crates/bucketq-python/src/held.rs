@@ -221,6 +221,37 @@ impl Held {
         }
     }
 
+    /// Returns how long the work may take by the policy of the queue, in milliseconds.
+    #[getter(_max_run)]
+    fn max_run(&self) -> Option<u64> {
+        let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        if self.is_home() { self.guard().max_run().map(ms) } else { None }
+    }
+
+    /// Limits how long the work may take.
+    #[pyo3(name = "_limit")]
+    fn limit(&self, max_run_ms: u64) {
+        if self.is_home() {
+            self.guard().limit(std::time::Duration::from_millis(max_run_ms));
+        }
+    }
+
+    /// Ends the attempt as failed, because it takes too long; `File.flush` waits for that.
+    #[pyo3(name = "_time_out")]
+    fn time_out(&self) {
+        if self.is_home() {
+            self.guard().time_out();
+        }
+    }
+
+    /// Records that the job was ended or deleted elsewhere.
+    #[pyo3(name = "_refused")]
+    fn refused(&self) {
+        if self.is_home() {
+            self.guard().refused();
+        }
+    }
+
     /// Extends the lease: it ends this long from now.
     #[pyo3(name = "_extend")]
     fn extend(&self, lease_ms: u64) -> Call {

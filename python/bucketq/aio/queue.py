@@ -12,7 +12,7 @@ from bucketq import _convert as convert
 from bucketq import _op, _policy, _show
 from bucketq._job import BatchBase, JobBase
 from bucketq._listening import Task, watch
-from bucketq._native import Op
+from bucketq._native import Leave, Op
 from bucketq.errors import Error
 from bucketq.events import Loss
 from bucketq.types import (
@@ -120,10 +120,11 @@ class Batch(BatchBase[Job]):
 class Jobs:
     """Jobs one after the other, as ``bucketq.Jobs``."""
 
-    __slots__ = ("_batch", "_claim")
+    __slots__ = ("_batch", "_claim", "_leave")
 
-    def __init__(self, claim: Callable[[], Awaitable[Batch]]) -> None:
+    def __init__(self, claim: Callable[[], Awaitable[Batch]], leave: Leave) -> None:
         self._claim = claim
+        self._leave = leave
         self._batch: list[Job] = []
 
     def __aiter__(self) -> AsyncIterator[Job]:
@@ -137,7 +138,8 @@ class Jobs:
         return self._batch.pop()
 
     async def close(self) -> None:
-        """Give back the jobs that were claimed and not handed out."""
+        """End the loop, also one that waits in another thread, and give back the jobs that were not handed out."""
+        self._leave.leave()
         batch, self._batch = self._batch, []
         if batch:
             async with Batch(batch[0]._file, batch):
@@ -194,19 +196,15 @@ class Queue:
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Jobs:
         """Claim jobs in an ``async for`` loop, which ends when no job comes within ``wait``. None: it does not end."""
+        request = _op.Request([self.name], lease, worker, extend=extend, on_lost=on_lease_lost)
+        leave = Leave()
 
-        def claim() -> Awaitable[Batch]:
-            return self.claim(
-                prefetch,
-                lease=lease,
-                wait=wait,
-                worker=worker,
-                extend=extend,
-                swallow=swallow,
-                on_lease_lost=on_lease_lost,
-            )
+        async def claim() -> Batch:
+            call = _op.claim(self._file, request, prefetch, wait, leave=leave)
+            jobs = [Job(self._file, held, request, swallow=swallow) for held in await call]
+            return Batch(self._file, watch(self._file, jobs, on_lease_lost, Task))
 
-        return Jobs(claim)
+        return Jobs(claim, leave)
 
     async def claim(
         self,

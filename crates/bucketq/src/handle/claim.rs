@@ -37,6 +37,11 @@ impl ClaimedJob {
         Held { id: self.job.id, token: self.lease.token }
     }
 
+    /// Returns how long its holder may work on it, by the policy of its queue.
+    pub fn max_run(&self) -> Option<Duration> {
+        self.lease.max_run_ms.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()))
+    }
+
     /// Returns an id for a job that is enqueued in the commit that ends this one. The id is the same on every call, so
     /// a caller that repeats such a call repeats its ids; `position` distinguishes several such jobs.
     pub fn next_id(&self, position: u32) -> JobId {

@@ -21,6 +21,7 @@ use crate::handle::file::{QueueFile, deadline};
 use crate::noun::env::Env;
 use crate::noun::error::{Kind, Result};
 use crate::noun::event::{At, Happened, Loss};
+use crate::noun::lease::TIMED_OUT;
 use crate::noun::op::Held;
 
 /// An extend that failed is tried again after this share of the lease.
@@ -46,6 +47,7 @@ enum KeeperMail {
     Forget(Held),
     GiveBack(Held),
     Flush(oneshot::Sender<()>),
+    TimeOut(Held),
     Look,
 }
 
@@ -87,6 +89,17 @@ struct LeaseTimes {
     /// Extends by hand that have begun, plus those that have ended. An extend by the keeper that overlapped one of them
     /// may have been shortened by it.
     by_hand: u64,
+    /// How long the holder may work on the job ...
+    max_run: Option<Duration>,
+    /// ... and since when it does.
+    begun: Option<Instant>,
+}
+
+impl LeaseTimes {
+    /// Returns when the attempt has taken too long.
+    fn over(&self) -> Option<Instant> {
+        self.begun?.checked_add(self.max_run?)
+    }
 }
 
 /// No code has touched the job yet.
@@ -196,7 +209,13 @@ impl Keeper {
             ends: claimed.lasts.is_some(),
             hand: tokio::sync::Mutex::default(),
             stage: AtomicU8::new(UNTOUCHED),
-            times: Mutex::new(LeaseTimes { lease, deadline: claimed.deadline, by_hand: 0 }),
+            times: Mutex::new(LeaseTimes {
+                lease,
+                deadline: claimed.deadline,
+                by_hand: 0,
+                max_run: claimed.max_run(),
+                begun: None,
+            }),
             notice: Mutex::default(),
             job: At {
                 queue: claimed.job.queue.as_str().into(),
@@ -240,7 +259,36 @@ impl LeaseGuard {
 
     /// Marks the job as being worked on.
     pub fn work(&self) {
-        let _ = self.watched.stage.compare_exchange(UNTOUCHED, WORKED_ON, SeqCst, SeqCst);
+        let watched = &self.watched;
+        if watched.stage.compare_exchange(UNTOUCHED, WORKED_ON, SeqCst, SeqCst).is_ok() {
+            let now = self.keeper.env.monotonic();
+            watched.change(|times| times.begun = Some(now));
+            self.watch_run();
+        }
+    }
+
+    /// Lets the holder work on the job for at most this long, or for less if the policy says so: then the lease is lost
+    /// and the attempt has failed with "timed out". Counted from the begin of the work.
+    pub fn limit(&self, max_run: Duration) {
+        self.watched
+            .change(|times| times.max_run = Some(times.max_run.map_or(max_run, |now| now.min(max_run))));
+        self.watch_run();
+    }
+
+    /// Returns how long the holder may work on the job.
+    pub fn max_run(&self) -> Option<Duration> {
+        self.watched.times().max_run
+    }
+
+    /// Ends the attempt as failed, because it takes too long.
+    pub fn time_out(&self) {
+        self.keeper.send(KeeperMail::TimeOut(self.watched.held));
+    }
+
+    fn watch_run(&self) {
+        if self.watched.times().over().is_some() && self.watched.stage.load(SeqCst) == WORKED_ON {
+            self.keeper.send(KeeperMail::Keep(Arc::clone(&self.watched)));
+        }
     }
 
     /// Returns true while nobody has worked on the job.
@@ -389,6 +437,8 @@ struct WatchedJob {
     next: Option<Instant>,
     /// When to check whether the lease has run out; none once the loss was reported.
     lost: Option<Instant>,
+    /// When its attempt has taken too long.
+    over: Option<Instant>,
 }
 
 /// The job, the number of extends by hand before, and the result of the extend.
@@ -413,12 +463,13 @@ impl KeeperTask {
         loop {
             let now = self.env.monotonic();
             self.look_at_wall_clock(now);
+            releasing.extend(self.time_out(now));
             extending.extend(self.due(now));
             if releasing.is_empty() {
                 self.leaving.drain(..).for_each(|tx| _ = tx.send(()));
             }
             self.emit_lost(now);
-            let times = self.jobs.values().flat_map(|e| [e.next, e.lost]).flatten();
+            let times = self.jobs.values().flat_map(|e| [e.next, e.lost, e.over]).flatten();
             let pause = times.min().map(|at| at.saturating_duration_since(now));
             let sleep = async {
                 match pause {
@@ -438,6 +489,7 @@ impl KeeperTask {
                         // A job that cannot be handed back becomes claimable when its lease runs out.
                         releasing.push(Box::pin(async move { _ = file.release(held).await }));
                     }
+                    Some(KeeperMail::TimeOut(held)) => releasing.extend(self.fail(held)),
                     Some(KeeperMail::Flush(tx)) => self.leaving.push(tx),
                     Some(KeeperMail::Look) => {}
                 },
@@ -455,7 +507,30 @@ impl KeeperTask {
         }
         let next = watched.is_extended.then(|| watched.next(self.env.monotonic()));
         let lost = watched.notice().told.is_none().then(|| watched.times().deadline);
-        self.jobs.insert(watched.held, WatchedJob { watched, next, lost });
+        let over = watched.times().over();
+        self.jobs.insert(watched.held, WatchedJob { watched, next, lost, over });
+    }
+
+    /// Ends the attempts that have taken too long: they are no longer extended, and have failed.
+    fn time_out(&mut self, now: Instant) -> Vec<Releasing> {
+        let is_over = |entry: &WatchedJob| entry.over.is_some_and(|at| at <= now);
+        let over: Vec<Held> = self.jobs.values().filter(|e| is_over(e)).map(|e| e.watched.held).collect();
+        over.into_iter().filter_map(|held| self.fail(held)).collect()
+    }
+
+    fn fail(&mut self, held: Held) -> Option<Releasing> {
+        let watched = self.jobs.remove(&held)?.watched;
+        if watched.has_ended() {
+            return None;
+        }
+        let _ = watched.stage.fetch_update(SeqCst, SeqCst, |now| (now != ENDED).then_some(LOST));
+        if watched.lose(Loss::RanOut) {
+            let lost = || Happened::LeaseLost { job: watched.job.clone(), reason: Loss::RanOut };
+            self.file.emit(lost, watched.claimed);
+        }
+        let file = self.file.clone();
+        // If the store is away, the lease runs out.
+        Some(Box::pin(async move { _ = file.nack(held, None, Some(TIMED_OUT.to_owned())).await }))
     }
 
     /// Reports leases that have run out because no extend succeeded in time.

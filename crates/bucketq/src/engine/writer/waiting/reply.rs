@@ -53,7 +53,8 @@ impl WaitingRoom {
                 Wait::Forever => true,
             };
             let waits = waits && !slot.session.as_ref().is_some_and(|session| session.is_recorded());
-            if waits && matches!(&outcome, Ok(Outcome::Claimed(jobs)) if jobs.is_empty()) {
+            let is_empty = matches!(&outcome, Ok(Outcome::Claimed(jobs)) if jobs.is_empty());
+            if waits && is_empty && !is_drained(&slot, chain) {
                 // No body holds it: a caller that gives up now gets "surely not applied" (P7).
                 slot.stage.unsend();
                 self.parked.push_back(slot);
@@ -170,6 +171,13 @@ fn room_until(slot: &Slot, outcome: &Result<Outcome>, chain: &mut Chain) -> Opti
     }
     let timeout = chain.db.block(queue).ok().flatten()?;
     slot.arrived.checked_add(timeout)
+}
+
+/// Returns whether a claim waits in vain, because all its queues are drained.
+fn is_drained(slot: &Slot, chain: &mut Chain) -> bool {
+    let Some(loaded) = slot.work() else { return false };
+    let door::Work::Op(op) = &loaded.work else { return false };
+    op.claim().is_some_and(|claim| chain.db.are_drained(&claim.queues).unwrap_or(false))
 }
 
 pub(in crate::engine::writer) fn fail(batch: Vec<Slot>, error: &Error) {

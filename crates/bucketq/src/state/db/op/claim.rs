@@ -157,6 +157,7 @@ impl Tx<'_> {
             token: Token([0; 16]),
             expires_ms: job.expires_ms.unwrap_or(0),
             fence: job.fence.unwrap_or(0),
+            max_run_ms: self.find_line(&job.queue)?.and_then(|line| self.line(line).policy.max_run_ms),
         };
         Ok(Claimed { job, payload, lease })
     }
@@ -187,7 +188,8 @@ impl Tx<'_> {
         job.expires_ms = (expires_ms < FOREVER_MS).then_some(expires_ms);
         job.fence = Some(self.commit_seq);
         job.worker = (!claim.worker.is_empty()).then(|| claim.worker.clone());
-        claimed.lease = Lease { token: claim.token, expires_ms, fence: self.commit_seq };
+        let max_run_ms = self.line(line).policy.max_run_ms;
+        claimed.lease = Lease { token: claim.token, expires_ms, fence: self.commit_seq, max_run_ms };
         let wait_ms = (self.now_ms - job.run_at_ms.max(job.enqueued_ms)).max(0);
         self.cache.reported.waits_ms.push(wait_ms);
         if self.watched() {
