@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bucketq::error::Code;
 use bucketq::job::{Backoff, Claimed, DedupScope, JobId, New, Payload, State, When};
-use bucketq::op::{Claim, ClaimWith, Enqueued, Held, Op, Outcome};
+use bucketq::op::{Claim, Enqueued, Held, Op, Outcome};
 
 use crate::model::{Act, Answer, MJob, Model};
 
@@ -186,35 +186,7 @@ impl Model {
         }
     }
 
-    /// The end of a job and a claim; a repeat claims nothing more.
-    fn end_and_claim(&mut self, with: &ClaimWith, act: Act) -> Answer {
-        let ends = with.ends.as_deref().expect("the steps name one");
-        let Held { id, token } = ends.held().expect("it has a token");
-        let is_first = self.job(id).is_some_and(|j| j.state == State::Leased && j.token == Some(token));
-        if is_first {
-            self.apply(ends, act, None)?;
-            return Ok(Outcome::Claimed(self.claim(&with.claim, act)));
-        }
-        let held = self.held_by(&with.claim, act.now_ms);
-        if held.is_empty() {
-            self.apply(ends, act, None)?;
-        }
-        Ok(Outcome::Claimed(held))
-    }
-
-    fn held_by(&self, claim: &Claim, now_ms: i64) -> Vec<Claimed> {
-        let is_held = |j: &&MJob| {
-            self.looks_at(&claim.queues, &j.queue)
-                && j.state == State::Leased
-                && j.token == Some(claim.token)
-                && j.ends_ms > now_ms
-        };
-        let mut held: Vec<_> = self.jobs.values().filter(is_held).collect();
-        held.sort_by_key(|j| (j.new.priority, j.seq));
-        held.into_iter().map(|j| j.claimed(now_ms)).collect()
-    }
-
-    fn claim(&mut self, claim: &Claim, act: Act) -> Vec<Claimed> {
+    pub fn claim(&mut self, claim: &Claim, act: Act) -> Vec<Claimed> {
         let now_ms = act.now_ms;
         let mine: Vec<_> =
             self.jobs.values().filter(|j| self.looks_at(&claim.queues, &j.queue)).map(|j| j.seq).collect();

@@ -3,12 +3,13 @@
 //!
 //! Called by code that claims jobs for other code to run: the Python package. Uses the public handle only.
 
+mod watched;
+
 use std::collections::HashMap;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -23,9 +24,7 @@ use crate::noun::error::{Kind, Result};
 use crate::noun::event::{At, Happened, Loss};
 use crate::noun::lease::TIMED_OUT;
 use crate::noun::op::Held;
-
-/// An extend that failed is tried again after this share of the lease.
-const RETRY_SHARE: u32 = 12;
+use watched::{ENDED, LOST, LeaseTimes, RETRY_SHARE, UNTOUCHED, WORKED_ON, Watched};
 
 /// The longest pause between two checks of the clock while the keeper watches jobs.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -49,123 +48,6 @@ enum KeeperMail {
     Flush(oneshot::Sender<()>),
     TimeOut(Held),
     Look,
-}
-
-/// Shared by the task and the holder of a job.
-#[derive(Debug)]
-struct Watched {
-    held: Held,
-    /// False: the lease runs out unless its holder extends it.
-    is_extended: bool,
-    /// False: its lease never runs out, and there is nothing to extend.
-    ends: bool,
-    /// Extends by hand take turns, so that the newest reply is the newest state.
-    hand: tokio::sync::Mutex<()>,
-    stage: AtomicU8,
-    times: Mutex<LeaseTimes>,
-    notice: Mutex<Notice>,
-    /// The job as it was claimed, and the commit that claimed it, for listeners.
-    job: At,
-    claimed: (u64, i64),
-}
-
-/// The callback for a lost lease; called once.
-#[derive(Default)]
-struct Notice {
-    told: Option<Loss>,
-    to: Option<Box<dyn FnOnce(Loss) + Send>>,
-}
-
-impl fmt::Debug for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Notice").field("told", &self.told).finish_non_exhaustive()
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct LeaseTimes {
-    lease: Duration,
-    deadline: Instant,
-    /// Extends by hand that have begun, plus those that have ended. An extend by the keeper that overlapped one of them
-    /// may have been shortened by it.
-    by_hand: u64,
-    /// How long the holder may work on the job ...
-    max_run: Option<Duration>,
-    /// ... and since when it does.
-    begun: Option<Instant>,
-}
-
-impl LeaseTimes {
-    /// Returns when the attempt has taken too long.
-    fn over(&self) -> Option<Instant> {
-        self.begun?.checked_add(self.max_run?)
-    }
-}
-
-/// No code has touched the job yet.
-const UNTOUCHED: u8 = 0;
-/// The job is being worked on.
-const WORKED_ON: u8 = 1;
-/// The lease is certainly lost: another worker holds the job, or nobody does.
-const LOST: u8 = 2;
-/// Acked, nacked, released or rejected.
-const ENDED: u8 = 3;
-
-impl Watched {
-    fn times(&self) -> LeaseTimes {
-        *self.times.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn change(&self, change: impl FnOnce(&mut LeaseTimes)) {
-        change(&mut self.times.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-
-    /// Records that the keeper extended the lease to at least this moment, unless an extend by hand has begun or ended
-    /// since.
-    fn extended(&self, deadline: Instant, by_hand: u64) {
-        self.change(|times| {
-            if times.by_hand == by_hand {
-                times.deadline = times.deadline.max(deadline);
-            }
-        });
-    }
-
-    /// Returns when the keeper extends the lease next: after a third of it, or sooner if much of it has passed already.
-    fn next(&self, now: Instant) -> Instant {
-        let LeaseTimes { lease, deadline, .. } = self.times();
-        let left = deadline.saturating_duration_since(now);
-        now + if left.is_zero() { lease / RETRY_SHARE } else { (lease / 3).min(left / 2) }
-    }
-
-    fn notice(&self) -> MutexGuard<'_, Notice> {
-        self.notice.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn has_ended(&self) -> bool {
-        self.stage.load(SeqCst) == ENDED
-    }
-
-    /// Records that the job was claimed again, finished or deleted elsewhere, unless it has ended here. Returns true
-    /// the first time.
-    fn lose_to_another(&self) -> bool {
-        let is_held = self.stage.fetch_update(SeqCst, SeqCst, |now| (now != ENDED).then_some(LOST)).is_ok();
-        is_held && self.lose(Loss::Taken)
-    }
-
-    /// Reports the loss to the holder. Returns true the first time.
-    fn lose(&self, how: Loss) -> bool {
-        let mut notice = self.notice();
-        if notice.told.is_some() {
-            return false;
-        }
-        notice.told = Some(how);
-        let to = notice.to.take();
-        drop(notice);
-        if let Some(tell) = to {
-            tell(how);
-        }
-        true
-    }
 }
 
 /// A job whose lease is renewed until this guard is ended or dropped. If it is dropped before anyone worked on the job,
