@@ -18,7 +18,9 @@ fn ack(n: u32, t: u8) -> Op {
 }
 
 fn numbers(outcome: Outcome) -> Vec<u32> {
-    let Outcome::Claimed(jobs) = outcome else { panic!("a claim gave {outcome:?}") };
+    let (Outcome::Claimed(jobs) | Outcome::ClaimedNext(jobs)) = outcome else {
+        panic!("a claim gave {outcome:?}")
+    };
     jobs.iter().map(|claimed| number(claimed.job.id)).collect()
 }
 

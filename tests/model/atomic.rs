@@ -52,13 +52,13 @@ impl Model {
         let is_first = self.job(id).is_some_and(|j| j.state == State::Leased && j.token == Some(token));
         if is_first {
             self.apply(ends, act, None)?;
-            return Ok(Outcome::Claimed(self.claim(&with.claim, act)));
+            return Ok(Outcome::ClaimedNext(self.claim(&with.claim, act)));
         }
         let held = self.held_by(&with.claim, act.now_ms);
         if held.is_empty() {
             self.apply(ends, act, None)?;
         }
-        Ok(Outcome::Claimed(held))
+        Ok(Outcome::ClaimedNext(held))
     }
 
     pub fn held_by(&self, claim: &Claim, now_ms: i64) -> Vec<Claimed> {

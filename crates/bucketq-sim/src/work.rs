@@ -262,7 +262,7 @@ async fn ack_and_claim(
         kept.end();
     }
     let Some((call, began)) = ended else { return true };
-    let (Some((.., Outcome::Claimed(jobs))), Some(began)) = (call.commit(), began) else { return false };
+    let (Some((.., Outcome::ClaimedNext(jobs))), Some(began)) = (call.commit(), began) else { return false };
     let lasts = Duration::from_millis(lease_ms);
     let deadline = began + lasts.saturating_sub(Duration::from_millis(world.plan.max_skew_ms));
     // A job that arrives after its deadline is nobody's (P26).

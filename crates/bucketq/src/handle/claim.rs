@@ -201,7 +201,7 @@ impl ClaimRequest {
             let op = self.op(claim);
             check(&door, &op)?;
             let done = self.call_until_closed(&door, op, wait).await?;
-            let jobs = only!(done.outcome, Outcome::Claimed(jobs) => jobs)?;
+            let jobs = only!(done.outcome, Outcome::Claimed(jobs) | Outcome::ClaimedNext(jobs) => jobs)?;
             if jobs.is_empty() {
                 return Ok(vec![]);
             }

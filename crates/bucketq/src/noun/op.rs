@@ -344,4 +344,7 @@ pub enum Outcome {
         /// The `raised` of the next step; none before the policy has changed.
         raised: Option<String>,
     },
+    /// The jobs of a claim that ended another job first. They are not handed back when the caller has left: a repeat has
+    /// the same token and returns them.
+    ClaimedNext(Vec<Claimed>),
 }

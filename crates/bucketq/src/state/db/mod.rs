@@ -458,7 +458,7 @@ impl Tx<'_> {
         match op {
             Op::Enqueue { queue, jobs } => self.enqueue(queue, jobs).map(Outcome::Enqueued),
             Op::Claim(claim) => self.claim(claim).map(Outcome::Claimed),
-            Op::ClaimWith(with) => self.claim_with(with).map(Outcome::Claimed),
+            Op::ClaimWith(with) => self.claim_with(with).map(with.outcome()),
             Op::Ack { held, result } => self.ack(held, result.as_ref()),
             Op::Nack { held, delay_ms, error } => self.nack(held, *delay_ms, error.as_deref()),
             Op::Release { held } => self.release(held),

@@ -218,10 +218,10 @@ impl Tx<'_> {
                 Ok(Outcome::Claimed(self.held_at(&seqs, claim.token)?))
             }
             (SessionValue::Claimed(seqs), Op::ClaimWith(with)) if with.done => {
-                Ok(Outcome::Claimed(self.done_at(&seqs, with.claim.token)?))
+                Ok(with.outcome()(self.done_at(&seqs, with.claim.token)?))
             }
             (SessionValue::Claimed(seqs), Op::ClaimWith(with)) => {
-                Ok(Outcome::Claimed(self.held_at(&seqs, with.claim.token)?))
+                Ok(with.outcome()(self.held_at(&seqs, with.claim.token)?))
             }
             (SessionValue::EnqueuedAll(_) | SessionValue::Claimed(_), _) => {
                 Err(Error::invalid("this number of the session belongs to another op"))

@@ -86,7 +86,7 @@ impl WaitingRoom {
         // The end of a job and a claim may be a repeat that does not know it.
         let may_repeat = |op: &Op| op.ends_and_claims() || op.claim().is_some_and(|claim| claim.again);
         let is_again = |work: &_| matches!(work, door::Work::Op(op) if may_repeat(op));
-        let Ok(Outcome::Claimed(jobs)) = outcome else { return Some(began) };
+        let Ok(Outcome::Claimed(jobs) | Outcome::ClaimedNext(jobs)) = outcome else { return Some(began) };
         if !slot.is(is_again) {
             return Some(began);
         }

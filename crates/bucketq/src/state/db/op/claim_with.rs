@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension, params};
 use crate::noun::error::Code;
 use crate::noun::job::{Claimed, JobId, State};
 use crate::noun::lease::{FOREVER_MS, Token};
-use crate::noun::op::{Claim, ClaimWith, Held};
+use crate::noun::op::{Claim, ClaimWith, Held, Outcome};
 use crate::state::db::Tx;
 use crate::state::db::columns::sql;
 use crate::state::db::fault::{Fault, Try};
@@ -17,6 +17,13 @@ use crate::state::db::job_row::{JobRow, WholeJobColumns};
 /// A job by its place in the order of enqueues.
 pub(in crate::state::db) const PLACED: &str =
     sql!("SELECT ", WholeJobColumns::COLUMNS, " FROM jobs WHERE seq = ?1");
+
+impl ClaimWith {
+    /// Returns the outcome with these jobs.
+    pub(in crate::state::db) fn outcome(&self) -> fn(Vec<Claimed>) -> Outcome {
+        if self.ends.is_some() { Outcome::ClaimedNext } else { Outcome::Claimed }
+    }
+}
 
 impl Tx<'_> {
     pub fn claim_with(&mut self, with: &ClaimWith) -> Try<Vec<Claimed>> {
