@@ -7,7 +7,7 @@ use std::slice;
 
 use crate::noun::job::{New, Payload};
 use crate::noun::life::Archived;
-use crate::noun::op::{ClaimWith, Held, Op};
+use crate::noun::op::{Claim, ClaimWith, Held, Op};
 use crate::noun::policy::Policy;
 use crate::noun::query::{Answer, Query};
 
@@ -44,8 +44,8 @@ enum Size<'a> {
     Places(u64),
     /// That of these ops.
     Parts(&'a [Op]),
-    /// That of a claim of this number of jobs, and of an op before it.
-    Claiming(u32, Option<&'a Op>),
+    /// That of this claim, and of an op before it.
+    Claiming(&'a Claim, Option<&'a Op>),
 }
 
 use LeaseUse::{Ends, Extends, Sets, Unused};
@@ -79,7 +79,7 @@ macro_rules! facts {
 
 facts! {
     Self::Enqueue { jobs, .. } => "enqueue", Inside, Unused, Jobs(jobs);
-    Self::Claim(claim) => "claim", Alone, Sets(claim.lease_ms.or_else(default_lease)), Claiming(claim.max, None);
+    Self::Claim(claim) => "claim", Alone, Sets(claim.lease_ms.or_else(default_lease)), Claiming(claim, None);
     Self::Ack { held, result } => "ack", Inside, Ends(held), Bytes(result.as_ref());
     Self::Nack { held, .. } => "nack", Inside, Ends(held), Small;
     Self::Release { held } => "release", Inside, Ends(held), Small;
@@ -98,7 +98,7 @@ facts! {
     Self::Unschedule { .. } => "unschedule", Inside, Unused, Small;
     Self::PurgeSome { .. } => "purge_some", Inside, Unused, Small;
     Self::ConfigureSome { changes, .. } => "configure_some", Inside, Sets(changes.lease_ms.flatten()), Small;
-    Self::ClaimWith(with) => "claim_with", Alone, Sets(with.lease_ms()), Claiming(with.claim.max, with.ends.as_deref());
+    Self::ClaimWith(with) => "claim_with", Alone, Sets(with.lease_ms()), Claiming(&with.claim, with.ends.as_deref());
 }
 
 /// The policy is not known here. Its default is, and a change of the policy is checked too.
@@ -163,6 +163,23 @@ impl Op {
         self.parts().iter().filter_map(of).min()
     }
 
+    /// Returns the claim in it, if it claims jobs.
+    pub(crate) fn claim(&self) -> Option<&Claim> {
+        self.claiming().map(|(claim, _)| claim)
+    }
+
+    /// Returns whether it claims jobs and ends another one first.
+    pub(crate) fn ends_and_claims(&self) -> bool {
+        self.claiming().is_some_and(|(_, ends)| ends.is_some())
+    }
+
+    fn claiming(&self) -> Option<(&Claim, Option<&Self>)> {
+        match self.facts().size {
+            Claiming(claim, ends) => Some((claim, ends)),
+            Small | Bytes(_) | Jobs(_) | Places(_) | Parts(_) => None,
+        }
+    }
+
     /// Returns the jobs that it enqueues, without those of its parts.
     pub(crate) fn jobs(&self) -> &[New] {
         match self.facts().size {
@@ -200,7 +217,7 @@ impl Op {
             Jobs(jobs) => 2 * jobs.len() as u64,
             Places(places) => places,
             Parts(ops) => ops.iter().map(Self::places).sum(),
-            Claiming(jobs, ends) => ASIDE + 2 * u64::from(jobs) + ends.map_or(0, Self::places),
+            Claiming(claim, ends) => ASIDE + 2 * u64::from(claim.max) + ends.map_or(0, Self::places),
         }
     }
 }

@@ -224,21 +224,6 @@ pub enum Op {
     ClaimWith(Box<ClaimWith>),
 }
 
-impl Op {
-    /// Returns the claim in it, if it claims jobs.
-    pub(crate) fn claim(&self) -> Option<&Claim> {
-        if let Self::ClaimWith(with) = self {
-            return Some(&with.claim);
-        }
-        if let Self::Claim(claim) = self { Some(claim) } else { None }
-    }
-
-    /// Returns whether it claims jobs and ends another one first.
-    pub(crate) fn ends_and_claims(&self) -> bool {
-        matches!(self, Self::ClaimWith(with) if with.ends.is_some())
-    }
-}
-
 /// The outcome for one enqueued job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enqueued {
