@@ -30,6 +30,8 @@ AIMS = {
     "call_overhead_us": ("under", 20),
     "async_overhead_us": ("under", 20),
     "enqueue_many_cpu_s": ("under", 0.5),
+    "ack_claim_puts_per_job": ("at most", 1.05),
+    "enqueue_work_puts_per_job": ("at most", 2.05),
     "import_ms": ("under", 80),
 }
 
@@ -180,6 +182,28 @@ def enqueue_many_cpu_s() -> float:
         return least(once, 3)
 
 
+def ack_claim_puts_per_job(jobs: int) -> dict[str, float]:
+    """Count the commits for each job of a worker that works alone: on a backlog, and with its enqueue."""
+    with bucketq.QueueFile(_native.open_test({}).wait(), "alone") as file:
+        q = file.queue("q")
+
+        def puts() -> int:
+            return file.metrics().requests["put"]
+
+        q.enqueue_many(range(jobs))
+        worker, before = bucketq.Worker(file, concurrency=1), puts()
+        worker.handles("q")(lambda job: None)
+        assert worker.run(wait=0).done == jobs
+        alone, before = puts() - before, puts()
+        q.enqueue(0)
+        job = q.claim_one(lease=600)
+        for n in range(jobs):
+            q.enqueue(n)
+            assert job is not None
+            job = job.ack(next=True)
+        return {"alone": alone / jobs, "enqueued": (puts() - before) / jobs}
+
+
 def import_ms(times: int) -> float:
     """Measure the processor time of importing the package in a fresh interpreter, minus that of an empty one."""
 
@@ -200,6 +224,7 @@ def main() -> None:
     quick = flags == ["--quick"]
     window, rounds, calls = (0.3, 1, 640) if quick else (2.0, 3, 6400)
     rust = Rust(program)
+    alone = ack_claim_puts_per_job(100)
     told = {
         "latency_ratio_1": 1 / efficiency(rust, with_threads, 1, window, rounds),
         "efficiency": {
@@ -210,6 +235,8 @@ def main() -> None:
         "call_overhead_us": call_overhead_us(calls),
         "async_overhead_us": async_overhead_us(calls),
         "enqueue_many_cpu_s": enqueue_many_cpu_s(),
+        "ack_claim_puts_per_job": alone["alone"],
+        "enqueue_work_puts_per_job": alone["enqueued"],
         "import_ms": import_ms(3 if quick else 15),
     }
     rust.close()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from bucketq import _convert as convert
 from bucketq import _native, _show
-from bucketq._op import enqueue, following, new, words
+from bucketq._listening import watch
+from bucketq._op import claim_after, enqueue, following, new, words
 from bucketq.types import JobInfo, New
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from bucketq._listening import Task, Thread
+    from bucketq._op import Request
     from bucketq.types import Seconds, State
 
 
@@ -39,14 +43,22 @@ class Settling:
         return _native.Op.ack(self._proof, None if result is None else convert.encode(result))
 
     def _nack(self, error: object, delay: Seconds | None) -> _native.Call[State]:
-        op = _native.Op.nack(self._proof, convert.maybe_millis(delay, "delay"), words(error))
-        return self._settle("nack", op)
+        return self._settle("nack", self._nacked(error, delay))
+
+    def _nacked(self, error: object, delay: Seconds | None) -> _native.Op[State]:
+        return _native.Op.nack(self._proof, convert.maybe_millis(delay, "delay"), words(error))
 
     def _release(self) -> _native.Call[None]:
-        return self._settle("release", _native.Op.release(self._proof))
+        return self._settle("release", self._released())
+
+    def _released(self) -> _native.Op[None]:
+        return _native.Op.release(self._proof)
 
     def _reject(self, error: object) -> _native.Call[None]:
-        return self._settle("reject", _native.Op.reject(self._proof, words(error)))
+        return self._settle("reject", self._rejected(error))
+
+    def _rejected(self, error: object) -> _native.Op[None]:
+        return _native.Op.reject(self._proof, words(error))
 
     def _settle(self, how: str, op: _native.Op[T]) -> _native.Call[T]:
         del how  # Only calls on a job that was claimed here are traced.
@@ -56,13 +68,15 @@ class Settling:
 class JobBase(_native.Held, Settling):
     """A claimed job: its fields, and whether this worker still holds it."""
 
-    __slots__ = ("__weakref__", "_data", "_file", "_span", "_swallow")
+    __slots__ = ("__weakref__", "_data", "_file", "_request", "_span", "_swallow")
+    _request: Request
     _swallow: bool
 
-    def __new__(cls, file: _native.File, held: _native.Held, *, swallow: bool) -> Self:
+    def __new__(cls, file: _native.File, held: _native.Held, request: Request, *, swallow: bool) -> Self:
         """Return the claimed job as a job of this class."""
         job = super().__new__(cls, held)
         job._file = file
+        job._request = request
         job._swallow = swallow
         return job
 
@@ -94,6 +108,9 @@ class JobBase(_native.Held, Settling):
         return self
 
     def _ack(self, result: Any, then: Iterable[New] = ()) -> _native.Call[Any]:
+        return self._settle("ack", self._acked_then(result, then))
+
+    def _acked_then(self, result: Any, then: Iterable[New]) -> _native.Op[Any]:
         ack = self._acked(result)
         steps = [
             enqueue(
@@ -102,7 +119,16 @@ class JobBase(_native.Held, Settling):
             )
             for position, one in enumerate(then)
         ]
-        return self._settle("ack", _native.Op.atomic([ack, *steps]) if steps else ack)
+        return _native.Op.atomic([ack, *steps]) if steps else ack
+
+    def _ack_next(self, result: Any, then: Iterable[New]) -> _native.Call[builtins.list[_native.Held]]:
+        return claim_after(self._file, self, "ack", self._acked_then(result, then))
+
+    def _next(self, held: Iterable[_native.Held], kind: type[Thread | Task]) -> Self | None:
+        """Return the job that was claimed in the commit that ended this one."""
+        jobs = [type(self)(self._file, one, self._request, swallow=self._swallow) for one in held]
+        watched = watch(self._file, jobs, self._request.on_lost, kind)
+        return watched[0] if watched else None
 
     def _settle(self, how: str, op: _native.Op[T]) -> _native.Call[T]:
         call, telemetry = super()._settle(how, op), self._file.hooks.telemetry

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from bucketq import _native
     from bucketq._job import JobBase
+    from bucketq._listening import OnLost
     from bucketq._show import Receipt
     from bucketq.types import Changes, Enqueued, Extras, FromPolicy, Missed, Seconds, State
 
@@ -169,25 +170,59 @@ def archives(file: _native.File, queue: str | None, after: int) -> _native.Call[
     return file.archives(convert.name(queue, "queue"), convert.whole(after, "after", 0, 2**63 - 1))
 
 
+class Request:
+    """The jobs that a claim asks for, and how; ``ack(next=True)`` asks for one more of them."""
+
+    __slots__ = ("extend", "names", "on_lost", "term", "worker")
+
+    def __init__(
+        self,
+        queues: Iterable[str] | None,
+        lease: Seconds | FromPolicy | None,
+        worker: str | None,
+        *,
+        extend: bool = True,
+        on_lost: OnLost | None = None,
+    ) -> None:
+        self.names = None if queues is None else convert.names(queues, "queues")
+        self.term = term(lease)
+        self.worker = convert.name(worker, "worker")
+        self.extend = extend
+        self.on_lost = on_lost
+
+
 def claim(
     file: _native.File,
-    queues: Iterable[str] | None,
+    request: Request,
     most: int,
-    lease: Seconds | FromPolicy | None,
     wait: Seconds | None,
-    worker: str | None,
+    *,
+    id: str | None = None,
+    ack: bool = False,
+    leave: _native.Leave | None = None,
 ) -> _native.Call[list[_native.Held]]:
     """Claim jobs."""
-    names = None if queues is None else convert.names(queues, "queues")
     call = file.claim(
-        names,
+        request.names,
         convert.whole(most, "max", 1, 10_000),
-        *term(lease),
+        *request.term,
         convert.maybe_millis(wait, "wait"),
-        convert.name(worker, "worker"),
+        request.worker,
+        extend=request.extend,
+        id=convert.name(id, "id"),
+        done=ack,
+        leave=leave,
     )
     telemetry = file.hooks.telemetry
-    return call if telemetry is None else telemetry.receive(names, call)
+    return call if telemetry is None else telemetry.receive(request.names, call)
+
+
+def claim_after(file: _native.File, job: JobBase, how: str, end: Op[Any]) -> _native.Call[list[_native.Held]]:
+    """End the job and claim one more of those that its claim asked for, in one commit."""
+    request = job._request
+    call = file.claim(request.names, 1, *request.term, 0, request.worker, extend=request.extend, ends=end)
+    telemetry = file.hooks.telemetry
+    return call if telemetry is None else telemetry.receive(request.names, telemetry.settle(job, how, call))
 
 
 def page(

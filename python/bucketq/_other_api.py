@@ -20,7 +20,7 @@ def awaitable(file: QueueFile) -> aio.QueueFile:
 
 def blocking(job: aio.Job) -> Job:
     """Return the job for synchronous code."""
-    return Job(job._file, job, swallow=False)
+    return Job(job._file, job, job._request, swallow=False)
 
 
 def plain(file: QueueFile | aio.QueueFile) -> QueueFile:

@@ -154,11 +154,14 @@ def window(value: Any, what: str) -> int | None:
     return ms
 
 
+WITHOUT_END = 2**32 - 1
+"""The number of attempts of a job that is never dead for having too many."""
 SMALL, LARGE = count(0, 2**32 - 1), count(0, 2**63 - 1)
 CHANGES: dict[str, tuple[str, Callable[[Any, str], Any], str]] = {
-    "max_attempts": ("max_attempts", SMALL, "give a number"),
+    "max_attempts": ("max_attempts", SMALL, ""),
     "backoff": ("backoff", backoff, "Backoff.none() means no waiting"),
     "lease": ("lease_ms", convert.millis, ""),
+    "max_run": ("max_run_ms", lasting, ""),
     "dead_letter": ("dead_letter", convert.name, ""),
     "dedup_content": ("dedup_content", flag, "give True or False"),
     "dedup_window": ("dedup_window_ms", window, ""),
@@ -188,6 +191,8 @@ def changes(given: Changes) -> str:
         if value is None and instead:
             raise Invalid(f"{key} cannot be None: {instead}")
         out[name] = None if value is None else into(value, key)
+    if "max_attempts" in out and out["max_attempts"] is None:
+        out["max_attempts"] = WITHOUT_END
     return json.dumps(out)
 
 
@@ -199,6 +204,8 @@ def policy(native: Dict) -> Policy:
         if value is not None and into in {convert.millis, lasting, window}:
             value = timedelta(milliseconds=value)
         fields[key] = value
+    if fields["max_attempts"] == WITHOUT_END:
+        fields["max_attempts"] = None
     fields["backoff"] = backoff_of(fields["backoff"])
     fields["overflow"] = overflow_of(fields["overflow"])
     fields["rate"] = fields["rate"] and rate_of(fields["rate"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from asyncio import AbstractEventLoop, Future, get_running_loop
+from asyncio import AbstractEventLoop, CancelledError, Future, get_running_loop
 from collections.abc import Callable
 from contextvars import copy_context
 from queue import SimpleQueue
@@ -34,7 +34,12 @@ class Threads:
             self._started += 1
             name = f"{self._name}-{self._started}"
             threading.Thread(target=self._work, name=name, daemon=True).start()
-        result, error = await answer
+        try:
+            result, error = await answer
+        except CancelledError:
+            # The function continues, perhaps without end: others need a thread in place of its own.
+            self._most += 1
+            raise
         if error is not None:
             raise error
         return result

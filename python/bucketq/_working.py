@@ -10,16 +10,26 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, nullcontext, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from bucketq._listening import Listening, Task, Thread
+from bucketq._op import claim_after
 from bucketq._other_api import blocking
 from bucketq._threads import Threads
-from bucketq.errors import Contended, Invalid, LeaseLost, NotFound, OutcomeUnknown, QueueFull, Unavailable
+from bucketq.errors import (
+    Contended,
+    Error,
+    Invalid,
+    LeaseLost,
+    NotFound,
+    OutcomeUnknown,
+    QueueFull,
+    Unavailable,
+)
 from bucketq.worker import Reject, Worked, is_coroutine
 
 if TYPE_CHECKING:
@@ -32,6 +42,11 @@ log = getLogger("bucketq.worker")
 
 PASSING = (Unavailable, Contended, OutcomeUnknown, QueueFull)
 """Errors to retry. Ending a job twice changes nothing, so OutcomeUnknown is one of them."""
+TIMED_OUT = "timed out"
+LOOK_AFTER = 0.3
+"""Seconds after which a worker begins to watch whether a running job is ended elsewhere."""
+EMPTY = 1.0
+"""Seconds until the next claim when all queues are drained."""
 J = TypeVar("J", bound="JobBase")
 
 inside: ContextVar[Working | None] = ContextVar("bucketq_working", default=None)
@@ -59,6 +74,10 @@ class Working:
         # The first error that escaped from the task of a job; it ends the worker.
         self._failure: BaseException | None = None
         self._handling: set[asyncio.Task[None]] = set()
+        # Tasks that wait for the end of jobs elsewhere.
+        self._looking: dict[str, asyncio.Task[None]] = {}
+        # No handler sees the context variables that another one has set.
+        self._context = copy_context()
 
     async def run(self, *, signals: bool) -> Worked:
         """Work until drained, stopped or out of jobs."""
@@ -164,9 +183,11 @@ class Working:
             if batch is None:
                 return
             for job in batch:
-                task = asyncio.create_task(self._work(job))
-                self._tasks.add(task)
-                task.add_done_callback(self._over)
+                self._start(job)
+            if not batch and self._wait is None:
+                # All queues are drained: claims return at once until one is resumed.
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._drain_seen.wait(), EMPTY)
             if not batch and self._wait is not None:
                 # Running jobs may have enqueued more, or may still do so.
                 if not busy:
@@ -196,6 +217,11 @@ class Working:
                 return None
         return batch
 
+    def _start(self, job: Job) -> None:
+        task = asyncio.create_task(self._work(job), context=self._context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+
     def _over(self, task: asyncio.Task[None]) -> None:
         """Handle the end of a job's task. After an error no more jobs are claimed, and the worker raises that error."""
         self._tasks.discard(task)
@@ -220,21 +246,24 @@ class Working:
 
     async def _work(self, job: Job) -> None:
         inside.set(self)
-        end: Callable[[], Awaitable[Any]]
         try:
             result = await self._handle(self._plan.handlers[job.queue], job)
         except Reject as reason:
-            end, what = partial(job.reject, str(reason) or "Reject"), "rejected"
+            end, what = Ending("reject", partial(job._rejected, str(reason) or "Reject")), "rejected"
             log.warning("job %s of %s is rejected: %s", job.id, job.queue, reason)
+        except Over as over:
+            what = await self._give_up(job, over)
+            self.worked = replace(self.worked, **{what: getattr(self.worked, what) + 1})
+            return
         except (Exception, SystemExit, asyncio.CancelledError) as failure:
             # At most once: a job that was begun under a lease that never ends is not handed out again.
             again = job._ends or job._untouched
             if self._stopping and isinstance(failure, asyncio.CancelledError) and again:
-                end, what = job.release, "released"
+                end, what = Ending("release", job._released), "released"
             else:
                 end, what = failed(job, failure), "failed"
         else:
-            end, what = partial(job.ack, result=result), "done"
+            end, what = Ending("ack", partial(job._acked, result)), "done"
         what = await self._end(job, end, what)
         self.worked = replace(self.worked, **{what: getattr(self.worked, what) + 1})
 
@@ -247,11 +276,75 @@ class Working:
                 raise asyncio.CancelledError
             job._begin()
             with job._process():
-                if is_coroutine(handler):
-                    return await handler(self._watched(job))
-                return await self._threads.run(handler, self._watched(blocking(job)))
+                work = (
+                    handler(self._watched(job))
+                    if is_coroutine(handler)
+                    else self._threads.run(handler, self._watched(blocking(job)))
+                )
+                return await self._within(job, task, work)
         finally:
             self._handling.discard(task)
+
+    async def _within(self, job: Job, task: asyncio.Task[Any], work: Awaitable[Any]) -> Any:
+        """Await the work on a job; raise Over when it takes too long or the job is ended elsewhere meanwhile."""
+        over: list[str] = []
+
+        def end(reason: str) -> None:
+            over.append(reason)
+            task.cancel()
+
+        limit = self._plan.max_run.get(job.queue)
+        if limit is not None:
+            job._limit(limit)
+        most = job._max_run
+        loop = asyncio.get_running_loop()
+        timers = [loop.call_later(LOOK_AFTER, self._look, job, end)]
+        if most is not None:
+            timers.append(loop.call_later(most / 1000, end, TIMED_OUT))
+        try:
+            result = await work
+        except asyncio.CancelledError:
+            # A stop cancels the same task, and takes precedence.
+            if not over or self._stopping:
+                raise
+        else:
+            # It may have caught the cancellation.
+            if not over:
+                return result
+        finally:
+            for timer in timers:
+                timer.cancel()
+            looking = self._looking.pop(job.id, None)
+            if looking is not None:
+                looking.cancel()
+        task.uncancel()
+        raise Over(over[0])
+
+    def _look(self, job: Job, end: Callable[[str], None]) -> None:
+        """Begin to wait for the end of this job elsewhere: a cancel, or a purge."""
+
+        async def look() -> None:
+            try:
+                await job._file.finished(job.id, None)
+            except NotFound:
+                pass
+            except Error:
+                return
+            if not job.ended:
+                job._refused()
+                end("ended elsewhere")
+
+        self._looking[job.id] = asyncio.create_task(look(), context=self._context.copy())
+
+    async def _give_up(self, job: Job, over: Over) -> str:
+        """Handle the end of work that took too long, or that nobody wants any more."""
+        if str(over) != TIMED_OUT:
+            log.warning("job %s of %s was ended elsewhere while it ran", job.id, job.queue)
+            return "lost"
+        log.warning("job %s of %s failed, attempt %d: timed out", job.id, job.queue, job.attempt)
+        job._time_out()
+        await job._file.flush()
+        return "failed"
 
     def _watched(self, job: J) -> J:
         """Return the job, with ``on_lease_lost`` registered if there is one."""
@@ -264,7 +357,23 @@ class Working:
             self._listening = kind(self._file._file, None)
         return self._listening.watch(job, tell)
 
-    async def _end(self, job: Job, end: Callable[[], Awaitable[Any]], what: str) -> str:
+    async def _end_once(self, job: Job, end: Ending) -> None:
+        """End the job. While all places are taken, the same commit claims a job for its place."""
+        op = end.op()
+        # A claim under way takes what there is, and after a drain nothing more is wanted.
+        if self._draining or self._claim is not None:
+            await job._settle(end.how, op)
+            return
+        following = job._next(await claim_after(job._file, job, end.how, op), Task)
+        if following is None:
+            return
+        if self._draining:
+            following._give_back()
+            await following._file.flush()
+        else:
+            self._start(following)
+
+    async def _end(self, job: Job, end: Ending, what: str) -> str:
         """Ack, nack, release or reject the job. Returns the name of the counter to raise.
 
         The queue file decides whether the lease still holds: it holds until another worker claims the job (P27).
@@ -272,7 +381,7 @@ class Working:
         pause = Pause(self._stop_seen)
         while not job.ended:
             try:
-                await end()
+                await self._end_once(job, end)
             except PASSING as error:
                 if self._stopping or (self._draining and job.lost):
                     log.warning("cannot end job %s: %s; its lease will run out", job.id, error)
@@ -291,10 +400,21 @@ class Working:
         return what
 
 
-def failed(job: Job, failure: BaseException) -> Callable[[], Awaitable[Any]]:
-    """Log a failed attempt. Returns the call that nacks the job."""
+def failed(job: Job, failure: BaseException) -> Ending:
+    """Log a failed attempt. Returns the nack of the job."""
     log.warning("job %s of %s failed, attempt %d", job.id, job.queue, job.attempt, exc_info=failure)
-    return partial(job.nack, failure)
+    return Ending("nack", partial(job._nacked, failure, None))
+
+
+class Over(Exception):
+    """The work on a job is to end before the handler returns."""
+
+
+class Ending(NamedTuple):
+    """How a job ends: the name of the op, and a function that returns it."""
+
+    how: str
+    op: Callable[[], Any]
 
 
 class Pause:

@@ -6,13 +6,13 @@ import builtins
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, tzinfo
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from bucketq import _convert as convert
 from bucketq import _op, _policy, _show
 from bucketq._job import BatchBase, JobBase
 from bucketq._listening import Thread, watch
-from bucketq._native import Op
+from bucketq._native import Leave, Op
 from bucketq._op import swallowed
 from bucketq.errors import Error
 from bucketq.events import Loss
@@ -47,9 +47,20 @@ class Job(JobBase):
 
     __slots__ = ()
 
-    def ack(self, *, result: Any = None, then: Iterable[New] = ()) -> None:
-        """Mark the job done. ``result`` is stored with it; the jobs in ``then`` are enqueued in the same commit."""
+    @overload
+    def ack(self, *, result: Any = None, then: Iterable[New] = (), next: Literal[False] = False) -> None: ...
+    @overload
+    def ack(self, *, result: Any = None, then: Iterable[New] = (), next: bool) -> Self | None: ...
+    def ack(self, *, result: Any = None, then: Iterable[New] = (), next: bool = False) -> Self | None:
+        """Mark the job done. ``result`` is stored with it; the jobs in ``then`` are enqueued in the same commit.
+
+        With ``next``, that commit also claims one more job, with the arguments of the claim that got this one; returns
+        it, or None when there is none now. A repeat after OutcomeUnknown returns the same job.
+        """
+        if next:
+            return self._next(self._ack_next(result, then).wait(), Thread)
         self._ack(result, then).wait()
+        return None
 
     def nack(self, error: object = None, *, delay: Seconds | None = None) -> State:
         """End a failed attempt: the job runs again after its back-off or ``delay``, or is dead. Returns its state."""
@@ -113,10 +124,11 @@ class Batch(BatchBase[Job]):
 class Jobs:
     """Jobs one after the other, claimed ``prefetch`` at a time. ``close`` gives back those not handed out."""
 
-    __slots__ = ("_batch", "_claim")
+    __slots__ = ("_batch", "_claim", "_leave")
 
-    def __init__(self, claim: Callable[[], Batch]) -> None:
+    def __init__(self, claim: Callable[[], Batch], leave: Leave) -> None:
         self._claim = claim
+        self._leave = leave
         self._batch: list[Job] = []
 
     def __iter__(self) -> Iterator[Job]:
@@ -130,7 +142,8 @@ class Jobs:
         return self._batch.pop()
 
     def close(self) -> None:
-        """Give back the jobs that were claimed and not handed out."""
+        """End the loop, also one that waits in another thread, and give back the jobs that were not handed out."""
+        self._leave.leave()
         batch, self._batch = self._batch, []
         if batch:
             with Batch(batch[0]._file, batch):
@@ -186,17 +199,20 @@ class Queue:
         prefetch: int = 1,
         wait: Seconds | None = None,
         worker: str | None = None,
+        extend: bool = True,
         swallow: bool = False,
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Jobs:
         """Claim jobs in a ``for`` loop, which ends when no job comes within ``wait``. None: it does not end."""
+        request = _op.Request([self.name], lease, worker, extend=extend, on_lost=on_lease_lost)
+        leave = Leave()
 
         def claim() -> Batch:
-            return self.claim(
-                prefetch, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost
-            )
+            call = _op.claim(self._file, request, prefetch, wait, leave=leave)
+            jobs = [Job(self._file, held, request, swallow=swallow) for held in call.wait()]
+            return Batch(self._file, watch(self._file, jobs, on_lease_lost, Thread))
 
-        return Jobs(claim)
+        return Jobs(claim, leave)
 
     def claim(
         self,
@@ -205,32 +221,39 @@ class Queue:
         lease: Seconds | FromPolicy | None = POLICY,
         wait: Seconds | None = 0,
         worker: str | None = None,
+        extend: bool = True,
+        ack: bool = False,
         swallow: bool = False,
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Batch:
         """Claim up to ``max`` jobs. ``wait`` 0 looks once; None waits until there is a job.
 
-        The lease lasts ``lease``, by default as long as the policy says; with None it never ends (at most once).
+        The lease lasts ``lease``, by default as long as the policy says; with None it never ends (at most once). It is
+        renewed until the job ends, unless ``extend`` is False. ``ack`` ends the jobs in the commit that claims them.
         ``on_lease_lost`` is called on a thread as soon as a lease is lost, with the job and "ran_out" or "taken".
         """
-        call = _op.claim(self._file, [self.name], max, lease, wait, worker)
-        jobs = [Job(self._file, held, swallow=swallow) for held in call.wait()]
+        request = _op.Request([self.name], lease, worker, extend=extend, on_lost=on_lease_lost)
+        call = _op.claim(self._file, request, max, wait, ack=ack)
+        jobs = [Job(self._file, held, request, swallow=swallow) for held in call.wait()]
         return Batch(self._file, watch(self._file, jobs, on_lease_lost, Thread))
 
     def claim_one(
         self,
         *,
+        id: str | None = None,
         lease: Seconds | FromPolicy | None = POLICY,
         wait: Seconds | None = 0,
         worker: str | None = None,
+        extend: bool = True,
+        ack: bool = False,
         swallow: bool = False,
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Job | None:
-        """Claim one job. Returns None when no job comes within ``wait``."""
-        batch = self.claim(
-            1, lease=lease, wait=wait, worker=worker, swallow=swallow, on_lease_lost=on_lease_lost
-        )
-        return batch[0] if batch else None
+        """Claim one job, or the one with this ``id``. Returns None when it cannot be claimed within ``wait``."""
+        request = _op.Request([self.name], lease, worker, extend=extend, on_lost=on_lease_lost)
+        call = _op.claim(self._file, request, 1, wait, id=id, ack=ack)
+        jobs = [Job(self._file, held, request, swallow=swallow) for held in call.wait()]
+        return next(iter(watch(self._file, jobs, on_lease_lost, Thread)), None)
 
     def get(self, id: str) -> JobDetail | None:
         """Return a job of the queue file, of any queue, with its payload and result; or None."""

@@ -72,6 +72,7 @@ class Plan:
     name: str
     queues: tuple[str, ...]
     handlers: dict[str, Handler]
+    max_run: dict[str, int]
     on_lease_lost: OnLost | None
 
 
@@ -101,14 +102,18 @@ class WorkerBase:
         self._name = name or f"{socket.gethostname()}:{os.getpid()}"
         self._on_lease_lost = on_lease_lost
         self._handlers: dict[str, Handler] = {}
+        self._max_run: dict[str, int] = {}
         self._working: Working | None = None
         self._drained = False
 
-    def handles(self, *queues: str) -> Callable[[H], H]:
+    def handles(self, *queues: str, max_run: Seconds | None = None) -> Callable[[H], H]:
         """Register a function or coroutine function that is called with each job of these queues.
 
         Its return value is stored as the job's result. An exception nacks the job with its text; Reject rejects it.
+        After ``max_run``, or that of the queue's policy if it is shorter, the attempt has failed with "timed out": a
+        coroutine is cancelled, and a function can see it in ``job.lost``.
         """
+        limit = convert.maybe_millis(max_run, "max_run")
         if not queues or not all(isinstance(queue, str) for queue in queues):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Invalid('name the queues: @worker.handles("emails")')
 
@@ -118,6 +123,8 @@ class WorkerBase:
                     raise Invalid(f"queue {queue!r} already has a handler: register only one")
                 self._file.queue(queue)
                 self._handlers[queue] = handler
+                if limit is not None:
+                    self._max_run[queue] = limit
             return handler
 
         return register
@@ -151,7 +158,13 @@ class WorkerBase:
             if queue not in self._handlers:
                 raise Invalid(f"queue {queue!r} has no handler: {convert.nearest(queue, self._handlers)}")
         return Plan(
-            self._concurrency, self._lease, self._name, queues, dict(self._handlers), self._on_lease_lost
+            self._concurrency,
+            self._lease,
+            self._name,
+            queues,
+            dict(self._handlers),
+            dict(self._max_run),
+            self._on_lease_lost,
         )
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ mod archive;
 mod atomic;
 mod backpressure;
 mod claim;
+mod claim_with;
 mod dedup;
 mod enqueue;
 mod file;

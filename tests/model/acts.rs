@@ -31,6 +31,7 @@ impl Model {
                 done.map(Outcome::Enqueued)
             }
             Op::Claim(claim) => Ok(Outcome::Claimed(self.claim(claim, act))),
+            Op::ClaimWith(with) => self.end_and_claim(with, act),
             Op::Ack { held, result } => self.ack(held, result.as_ref(), act),
             Op::Nack { held, delay_ms, error } => self.nack(held, *delay_ms, error.as_ref(), act, real),
             Op::Release { held } => {
@@ -185,19 +186,14 @@ impl Model {
         }
     }
 
-    fn claim(&mut self, claim: &Claim, act: Act) -> Vec<Claimed> {
+    pub fn claim(&mut self, claim: &Claim, act: Act) -> Vec<Claimed> {
         let now_ms = act.now_ms;
         let mine: Vec<_> =
             self.jobs.values().filter(|j| self.looks_at(&claim.queues, &j.queue)).map(|j| j.seq).collect();
         if claim.again {
-            let mut held: Vec<_> = mine
-                .iter()
-                .map(|seq| &self.jobs[seq])
-                .filter(|j| j.state == State::Leased && j.token == Some(claim.token) && j.ends_ms > now_ms)
-                .collect();
-            held.sort_by_key(|j| (j.new.priority, j.seq));
+            let held = self.held_by(claim, now_ms);
             if !held.is_empty() {
-                return held.into_iter().map(|j| j.claimed(now_ms)).collect();
+                return held;
             }
         }
         let mut by_end = mine.clone();

@@ -1,10 +1,10 @@
 //! Atomics in the model: all or nothing, and a repeat changes nothing.
 
 use bucketq::error::Code;
-use bucketq::job::JobId;
-use bucketq::op::{Op, Outcome};
+use bucketq::job::{Claimed, JobId, State};
+use bucketq::op::{Claim, ClaimWith, Held, Op, Outcome};
 
-use crate::model::{Act, Answer, Model};
+use crate::model::{Act, Answer, MJob, Model};
 
 impl Model {
     /// Apply several ops, all or none.
@@ -43,6 +43,34 @@ impl Model {
             return Err(Code::LeaseLost);
         }
         Ok(Outcome::Atomic(outcomes))
+    }
+
+    /// The end of a job and a claim; a repeat claims nothing more.
+    pub fn end_and_claim(&mut self, with: &ClaimWith, act: Act) -> Answer {
+        let ends = with.ends.as_deref().expect("the steps name one");
+        let Held { id, token } = ends.held().expect("it has a token");
+        let is_first = self.job(id).is_some_and(|j| j.state == State::Leased && j.token == Some(token));
+        if is_first {
+            self.apply(ends, act, None)?;
+            return Ok(Outcome::ClaimedNext(self.claim(&with.claim, act)));
+        }
+        let held = self.held_by(&with.claim, act.now_ms);
+        if held.is_empty() {
+            self.apply(ends, act, None)?;
+        }
+        Ok(Outcome::ClaimedNext(held))
+    }
+
+    pub fn held_by(&self, claim: &Claim, now_ms: i64) -> Vec<Claimed> {
+        let is_held = |j: &&MJob| {
+            self.looks_at(&claim.queues, &j.queue)
+                && j.state == State::Leased
+                && j.token == Some(claim.token)
+                && j.ends_ms > now_ms
+        };
+        let mut held: Vec<_> = self.jobs.values().filter(is_held).collect();
+        held.sort_by_key(|j| (j.new.priority, j.seq));
+        held.into_iter().map(|j| j.claimed(now_ms)).collect()
     }
 
     /// Whether these ops of the same atomic have begun the new run of the job before.

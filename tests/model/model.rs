@@ -89,6 +89,7 @@ impl MJob {
             token: self.token.expect("leased"),
             expires_ms: self.ends_ms,
             fence: job.fence.expect("claimed"),
+            max_run_ms: None,
         };
         Claimed { job, payload: self.new.payload.clone(), lease }
     }

@@ -2,7 +2,7 @@
 
 use bucketq::job::{Backoff, Dedup, DedupScope, JobId, New, Payload, State, When};
 use bucketq::lease::Token;
-use bucketq::op::{Claim, Held, Op, Queues};
+use bucketq::op::{Claim, ClaimWith, Held, Op, Queues};
 use bucketq_tests::queue_db::{START_MS, id, token};
 use proptest::collection::vec;
 use proptest::option;
@@ -38,6 +38,11 @@ pub enum Spec {
         what: What,
     },
     Atomic(Vec<Spec>),
+    /// The end of a job by its holder, and a claim in the same commit.
+    Next {
+        end: Box<Spec>,
+        claim: Claim,
+    },
 }
 
 /// The op of a holder.
@@ -58,6 +63,10 @@ pub fn queue_name(n: u8) -> String {
 pub fn op(spec: &Spec, model: &Model) -> Op {
     match spec {
         Spec::Op(op) => op.clone(),
+        Spec::Next { end, claim } => {
+            let ends = Some(Box::new(op(end, model)));
+            Op::ClaimWith(Box::new(ClaimWith { claim: claim.clone(), ids: vec![], ends, done: false }))
+        }
         Spec::Atomic(specs) => Op::Atomic(specs.iter().map(|s| op(s, model)).collect()),
         Spec::Held { job, other, what } => {
             let mine = model.job(id(*job)).and_then(|j| j.token).filter(|_| other.is_none());
@@ -88,6 +97,9 @@ fn spec() -> impl Strategy<Value = Spec> {
     prop_oneof![
         12 => single(),
         4 => claim().prop_map(|c| Spec::Op(Op::Claim(c))),
+        2 => (number(), option::weighted(0.15, 1..5_u8), end(), claim()).prop_map(|(job, other, what, claim)| {
+            Spec::Next { end: Box::new(Spec::Held { job, other, what }), claim }
+        }),
         2 => vec(single(), 1..5).prop_map(Spec::Atomic),
     ]
 }
@@ -128,6 +140,16 @@ fn claim() -> impl Strategy<Value = Claim> {
             let token: Token = token(t);
             Claim { queues, max, lease_ms: Some(lease_ms), worker: worker.into(), token, again }
         })
+}
+
+/// The end of a job, at a time that does not depend on a draw.
+fn end() -> impl Strategy<Value = What> {
+    prop_oneof![
+        3 => option::of(payload()).prop_map(What::Ack),
+        1 => (0..40_i64).prop_map(|delay| What::Nack(Some(delay), None)),
+        1 => Just(What::Release),
+        1 => Just(What::Reject(None)),
+    ]
 }
 
 fn what() -> impl Strategy<Value = What> {

@@ -84,6 +84,30 @@ async def file_claim(w):
     assert [job.id for job in await w.file.claim(5, queues=["q"])] == [w.ready]
 
 
+async def file_ack(w):
+    await w.file.ack(w.held, w.job.token, result=1)
+    assert await w.state(w.held) == "done"
+
+
+async def file_nack(w):
+    assert await w.file.nack(w.held, w.job.token, "no", delay=60) == "scheduled"
+
+
+async def file_release(w):
+    await w.file.release(w.held, w.job.token)
+    assert await w.state(w.held) == "ready"
+
+
+async def file_reject(w):
+    await w.file.reject(w.held, w.job.token, "never")
+    assert await w.state(w.held) == "dead"
+
+
+async def file_extend(w):
+    await w.file.extend(w.held, w.job.token, 300)
+    assert await w.state(w.held) == "leased"
+
+
 async def file_sync(w):
     assert (await w.file.sync()).commits == 0
 
@@ -357,6 +381,11 @@ CALLS = {
     "QueueFile.queue": file_queue,
     "QueueFile.queues": file_queues,
     "QueueFile.claim": file_claim,
+    "QueueFile.ack": file_ack,
+    "QueueFile.nack": file_nack,
+    "QueueFile.release": file_release,
+    "QueueFile.reject": file_reject,
+    "QueueFile.extend": file_extend,
     "QueueFile.sync": file_sync,
     "QueueFile.snapshot": file_snapshot,
     "QueueFile.dirty": file_dirty,

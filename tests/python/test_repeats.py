@@ -62,6 +62,24 @@ async def test_an_ack_with_next_steps_is_repeated_on_the_same_job(box, through, 
         assert await step.claim_one() is None
 
 
+async def test_an_ack_that_claims_the_next_job_is_repeated_on_the_same_job(box, through):
+    async with await box.open() as file:
+        q = file.queue("q")
+        await q.enqueue_many(["first", "second", "third"])
+        job, found = await q.claim_one(lease=600), []
+
+        async def ack():
+            found.append(await job.ack(next=True))
+
+        await unknown(through, ack)
+        await ack()
+        assert [job.data for job in found] == ["second"]
+        assert await names(q) == [b"third"]
+        await found[0].ack()
+        await ack()
+        assert found[1] is None
+
+
 async def test_a_block_of_changes_is_written_again_after_the_end_of_a_job(box, through):
     async with await box.open() as file:
         q, step = file.queue("q"), file.queue("step")

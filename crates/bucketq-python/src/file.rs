@@ -1,16 +1,18 @@
 //! [`File`]: the engine's handle on a queue file.
 
+use std::future::IntoFuture;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bucketq::store::probe::{ROUNDS_AT_CREATION, ROUNDS_THOROUGH, WRITERS};
 use bucketq::store::{self, StoreUrl, open_separately};
-use bucketq::{Code, Cursor, Detail, Env, Filter, Keeper, Kind, Payload, QueueFile, Queues, Unsynced};
+use bucketq::{Code, Cursor, Detail, Env, Filter, Keeper, Payload, QueueFile, Queues, Unsynced};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
+use tokio::sync::watch;
 
 use crate::call::Call;
 use crate::errors::OrRaise;
@@ -30,6 +32,25 @@ pub struct Hooks {
     telemetry: Option<Py<PyAny>>,
     /// Delivers events and lost leases.
     listening: Option<Py<PyAny>>,
+}
+
+/// Ends claims that wait, from any thread: they return no jobs.
+#[pyclass(frozen, module = "bucketq._native")]
+pub struct Leave {
+    told: watch::Sender<bool>,
+}
+
+#[pymethods]
+impl Leave {
+    #[new]
+    fn new() -> Self {
+        Self { told: watch::Sender::new(false) }
+    }
+
+    /// Ends the claims that wait now, and those that come.
+    fn leave(&self) {
+        self.told.send_replace(true);
+    }
 }
 
 /// An open queue file.
@@ -65,24 +86,12 @@ impl File {
         self.parts().0.new_job(payload)
     }
 
-    fn send(&self, Op { change, expected, ends, proofs }: Op) -> Call {
-        let file = self.file();
+    fn send(&self, op: Op) -> Call {
+        let (file, expected) = (self.file(), op.expected.clone());
         let work = async move {
-            match file.call(change).await {
-                Ok(done) => {
-                    for taken in &ends {
-                        taken.end();
-                    }
-                    Ok(done.outcome)
-                }
-                Err(error) => {
-                    // With one token it is certain which job the error is about.
-                    if let ([taken], 1, Kind::LeaseLost) = (&ends[..], proofs, error.kind()) {
-                        taken.refused();
-                    }
-                    Err(error)
-                }
-            }
+            let done = file.call(op.change.clone()).await;
+            op.settled(done.as_ref().err());
+            done.map(|done| done.outcome)
         };
         Call::new(work, move |py, outcome| expected.convert(py, outcome))
     }
@@ -155,18 +164,25 @@ impl File {
     }
 
     /// Claims up to `max` jobs; `wait_ms` None waits until there is one. `lease_ms` None uses the time in their queues'
-    /// policies.
-    #[pyo3(signature = (queues, max, lease_ms, endless, wait_ms, worker))]
+    /// policies. `ends` ends another job in the same commit; `done` ends the claimed ones.
+    #[expect(clippy::too_many_arguments, reason = "each is a part of the claim")]
+    #[pyo3(signature = (queues, max, lease_ms, endless, wait_ms, worker, extend=true, id=None, done=false, ends=None, leave=None))]
     fn claim(
         &self,
+        py: Python<'_>,
         queues: Option<Vec<String>>,
         max: u32,
         lease_ms: Option<u64>,
         endless: bool,
         wait_ms: Option<u64>,
         worker: Option<String>,
-    ) -> Call {
-        let ((file, keeper), extends) = (self.parts().clone(), self.extends);
+        extend: bool,
+        id: Option<&str>,
+        done: bool,
+        ends: Option<PyRef<'_, Op>>,
+        leave: Option<PyRef<'_, Leave>>,
+    ) -> PyResult<Call> {
+        let ((file, keeper), extends) = (self.parts().clone(), self.extends && extend);
         let mut request = file.claim(max).queues(queues.map_or(Queues::Any, Queues::Named));
         request = match lease_ms {
             _ if endless => request.without_end(),
@@ -181,18 +197,44 @@ impl File {
         if let Some(name) = worker {
             request = request.worker(name);
         }
+        if let Some(id) = id {
+            request = request.only(vec![id.parse().or_raise(py)?]);
+        }
+        if done {
+            request = request.and_end();
+        }
+        let before = ends.map(|op| Op::clone(&op));
+        if let Some(op) = &before {
+            request = request.after(op.change.clone());
+        }
+        let leaving = leave.map(|leave| leave.told.subscribe());
         let work = async move {
+            let claimed = match leaving {
+                None => request.await,
+                Some(mut leaving) => tokio::select! {
+                    biased;
+                    _ = leaving.wait_for(|told| *told) => Ok(vec![]),
+                    claimed = request.into_future() => claimed,
+                },
+            };
+            if let Some(op) = &before {
+                op.settled(claimed.as_ref().err());
+            }
             // From here on each job has an owner: it is handed back if nobody takes it.
-            let taken = request.await?.into_iter();
+            let taken = claimed?.into_iter();
             Ok(taken
                 .map(|t| {
                     let lease = t.lasts.unwrap_or_default();
-                    let guard = if extends { keeper.keep(&t, lease) } else { keeper.watch_only(&t, lease) };
+                    let guard =
+                        if extends && !done { keeper.keep(&t, lease) } else { keeper.watch_only(&t, lease) };
+                    if done {
+                        guard.end();
+                    }
                     Held::of(t, guard, &file)
                 })
                 .collect::<Vec<_>>())
         };
-        Call::new(work, |py, held| held.into_py_any(py))
+        Ok(Call::new(work, |py, held| held.into_py_any(py)))
     }
 
     /// Returns one job with its payload, its result and its attempts; or None.

@@ -99,9 +99,11 @@ impl Held {
         &self.claimed().job.queue
     }
 
-    /// Returns the token, for ending the job in another process.
-    #[getter(_token)]
+    /// The token of the lease: with it and the id, another process ends or extends the job. Reading it counts as work
+    /// on the job.
+    #[getter]
     fn token(&self) -> String {
+        self.work();
         self.claimed().lease.token.to_string()
     }
 
@@ -216,6 +218,37 @@ impl Held {
             && let Some(tell) = teller.of_loss(tell)
         {
             self.guard().on_lost(tell);
+        }
+    }
+
+    /// Returns how long the work may take by the policy of the queue, in milliseconds.
+    #[getter(_max_run)]
+    fn max_run(&self) -> Option<u64> {
+        let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        if self.is_home() { self.guard().max_run().map(ms) } else { None }
+    }
+
+    /// Limits how long the work may take.
+    #[pyo3(name = "_limit")]
+    fn limit(&self, max_run_ms: u64) {
+        if self.is_home() {
+            self.guard().limit(std::time::Duration::from_millis(max_run_ms));
+        }
+    }
+
+    /// Ends the attempt as failed, because it takes too long; `File.flush` waits for that.
+    #[pyo3(name = "_time_out")]
+    fn time_out(&self) {
+        if self.is_home() {
+            self.guard().time_out();
+        }
+    }
+
+    /// Records that the job was ended or deleted elsewhere.
+    #[pyo3(name = "_refused")]
+    fn refused(&self) {
+        if self.is_home() {
+            self.guard().refused();
         }
     }
 

@@ -40,7 +40,7 @@ mod _native {
         call::Call,
         errors::{codes, kinds},
         events::{Reader, Teller},
-        file::{File, Hooks, open, probe},
+        file::{File, Hooks, Leave, open, probe},
         fit::{fit, fit_problems, measure},
         held::Held,
         op::{New, Op},

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bucketq::{Dedup, DedupScope, JobId, Outcome, Payload, When};
+use bucketq::{Dedup, DedupScope, JobId, Kind, Outcome, Payload, When};
 use bytes::Bytes;
 use pyo3::Borrowed;
 use pyo3::IntoPyObjectExt;
@@ -181,6 +181,19 @@ impl Op {
     pub fn of_jobs(queue: String, jobs: Vec<bucketq::New>) -> Self {
         let op = bucketq::Op::Enqueue { queue, jobs };
         Self::of(op, expect!(py, Outcome::Enqueued(all) => values::receipts(&all)))
+    }
+
+    /// Ends the leases of the jobs held here after a reply: with no error, they are ended.
+    pub fn settled(&self, error: Option<&bucketq::Error>) {
+        match error {
+            None => self.ends.iter().for_each(|taken| taken.end()),
+            // With one token it is certain which job the error is about.
+            Some(error) => {
+                if let ([taken], 1, Kind::LeaseLost) = (&self.ends[..], self.proofs, error.kind()) {
+                    taken.refused();
+                }
+            }
+        }
     }
 
     /// Returns an op that ends the job of this proof.

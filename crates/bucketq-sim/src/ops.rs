@@ -53,6 +53,7 @@ pub fn effect(op: &Op) -> Effect<'_> {
         Op::Pause { .. } | Op::Configure { .. } | Op::Schedule { .. } | Op::Unschedule { .. } => {
             Effect::Rules
         }
+        Op::ClaimWith(with) => with.ends.as_deref().map_or(Effect::Unknown, effect),
         // Claims are calls of their own, and an atomic is its parts.
         Op::Claim(_)
         | Op::Atomic(_)
@@ -86,6 +87,11 @@ fn receipts(outcome: &Outcome) -> &[Enqueued] {
     told
 }
 
+/// Returns the end of a job that a claim brings along.
+fn ends_before(op: &Op) -> Option<&Op> {
+    if let Op::ClaimWith(with) = op { with.ends.as_deref() } else { None }
+}
+
 /// Returns the single ops of a call, each with its outcome if known: an atomic is its parts.
 pub fn parts(call: &Call) -> Vec<(&Op, Option<&Outcome>)> {
     let mut out = Vec::new();
@@ -94,6 +100,10 @@ pub fn parts(call: &Call) -> Vec<(&Op, Option<&Outcome>)> {
 }
 
 fn collect<'a>(op: &'a Op, outcome: Option<&'a Outcome>, into: &mut Vec<(&'a Op, Option<&'a Outcome>)>) {
+    if let Some(ends) = ends_before(op) {
+        // Only an ack is certain to have the outcome that its caller expects.
+        return collect(ends, outcome.and(matches!(ends, Op::Ack { .. }).then_some(&Outcome::Acked)), into);
+    }
     let Op::Atomic(ops) = op else { return into.push((op, outcome)) };
     let told = outcome.map(|outcome| {
         let Outcome::Atomic(told) = outcome else { panic!("the outcome of an atomic is {outcome:?}") };
@@ -105,7 +115,8 @@ fn collect<'a>(op: &'a Op, outcome: Option<&'a Outcome>, into: &mut Vec<(&'a Op,
 
 /// The name of an op, and those of its parts.
 pub fn names(op: &Op) -> Vec<&'static str> {
-    let parts = if let Op::Atomic(ops) = op { &ops[..] } else { &[] };
+    let parts =
+        if let Op::Atomic(ops) = op { &ops[..] } else { ends_before(op).map_or(&[][..], std::slice::from_ref) };
     std::iter::once(op.name()).chain(parts.iter().flat_map(names)).collect()
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bucketq::env::Clock;
 use bucketq::job::Payload;
-use bucketq::op::{Held, Op, Queues};
-use bucketq::{ClaimedJob, Keeper};
+use bucketq::op::{Claim, ClaimWith, Held, Op, Outcome, Queues};
+use bucketq::{ClaimedJob, Keeper, LeaseGuard};
 
 use crate::clock::pause_ms;
 use crate::history::{ClaimCall, Hold};
@@ -120,6 +120,15 @@ fn record(
         history.told_error(client.who, &error);
         matches!(error.kind(), bucketq::error::Kind::Corrupt | bucketq::error::Kind::Closed)
     })?;
+    drop(history);
+    Ok(taken(client, lease_ms, jobs))
+}
+
+/// Records the jobs that a worker now holds.
+fn taken(client: &Client, lease_ms: u64, jobs: Vec<ClaimedJob>) -> Vec<(usize, ClaimedJob)> {
+    let world = &client.world;
+    let at_ms = world.now_ms();
+    let mut history = world.history();
     let mut held = Vec::new();
     let clock = &world.clocks[client.who.node];
     for taken in jobs {
@@ -152,7 +161,7 @@ fn record(
         });
         held.push((history.holds.len() - 1, taken));
     }
-    Ok(held)
+    held
 }
 
 /// Work on one job and finish it in one of the possible ways.
@@ -217,11 +226,62 @@ async fn handle(
         history.stop(n, client.world.now_ms());
         (history.holds[n].fence, history.holds[n].until_ms)
     };
+    if op.name() == "ack" && rng.one_in(3) {
+        return ack_and_claim(client, op, (fence, until), lease_ms, keeper, kept).await;
+    }
     let halted = client.insist(op, Some((fence, until))).await;
     if let Some(kept) = kept {
         kept.end();
     }
     halted
+}
+
+/// Acks a job, claims the next one in the same commit, and works on that.
+async fn ack_and_claim(
+    client: &Client,
+    ack: Op,
+    held: (u64, u64),
+    lease_ms: u64,
+    keeper: Option<&Keeper>,
+    kept: Option<LeaseGuard>,
+) -> Halted {
+    let world = &client.world;
+    let before = ack.held().expect("an ack names its job");
+    let claim = Claim {
+        queues: Queues::Any,
+        max: 1,
+        lease_ms: Some(lease_ms.cast_signed()),
+        worker: client.who.to_string(),
+        token: before.token.following(&before.id),
+        again: false,
+    };
+    let ends = Some(Box::new(ack));
+    let op = Op::ClaimWith(Box::new(ClaimWith { claim, ids: vec![], ends, done: false }));
+    let ended = client.insist_since(op, Some(held)).await;
+    if let Some(kept) = kept {
+        kept.end();
+    }
+    let Some((call, began)) = ended else { return true };
+    let (Some((.., Outcome::ClaimedNext(jobs))), Some(began)) = (call.commit(), began) else { return false };
+    let lasts = Duration::from_millis(lease_ms);
+    let deadline = began + lasts.saturating_sub(Duration::from_millis(world.plan.max_skew_ms));
+    // A job that arrives after its deadline is nobody's (P26).
+    if world.clocks[client.who.node].monotonic() >= deadline {
+        return false;
+    }
+    let claimed = jobs.iter().map(|c| ClaimedJob {
+        job: c.job.clone(),
+        payload: c.payload.clone(),
+        lease: c.lease,
+        deadline,
+        lasts: Some(lasts),
+    });
+    for (n, job) in taken(client, lease_ms, claimed.collect()) {
+        if Box::pin(handle(client, n, &job, lease_ms, keeper)).await {
+            return true;
+        }
+    }
+    false
 }
 
 /// Extend the lease once or twice.

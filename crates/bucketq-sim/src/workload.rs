@@ -12,6 +12,7 @@ use bucketq::lease::Token;
 use bucketq::op::{Held, Op};
 use bucketq::query::{Answer, Filter, Query};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::bucket::Who;
 use crate::clock::pause_ms;
@@ -78,6 +79,11 @@ pub async fn halted(clients: &mut JoinSet<Halted>) {
 impl Client {
     /// Send an op and record its reply; `held` as in [`Call`].
     pub async fn call(&self, op: Op, again: bool, held: Option<(u64, u64)>) -> Call {
+        self.call_since(op, again, held).await.0
+    }
+
+    /// The same; returns also the time from which leases count.
+    pub async fn call_since(&self, op: Op, again: bool, held: Option<(u64, u64)>) -> (Call, Option<Instant>) {
         let wait = self.world.stalled_for(self.who.node);
         pause_ms(wait).await;
         self.world.count_call();
@@ -90,7 +96,9 @@ impl Client {
         };
         let name = op.name();
         self.world.note(|| format!("{} #{n} {name}", self.who));
-        let result = self.file.call(op).await.map(|done| (done.commit_seq, done.commit_ms, done.outcome));
+        let done = self.file.call(op).await;
+        let began = done.as_ref().ok().map(|done| done.began);
+        let result = done.map(|done| (done.commit_seq, done.commit_ms, done.outcome));
         let at_ms = self.world.now_ms();
         let bucket_seq = self.world.bucket().seq();
         self.world.note(|| match &result {
@@ -102,26 +110,33 @@ impl Client {
             history.told_error(self.who, error);
         }
         history.calls[n].reply = Some(Reply { at_ms, bucket_seq, result });
-        history.calls[n].clone()
+        (history.calls[n].clone(), began)
     }
 
     /// Send an op, and again while the error allows a retry, as a careful caller does. Returns true when the handle can
     /// no longer be used.
     pub async fn insist(&self, op: Op, held: Option<(u64, u64)>) -> Halted {
-        for attempt in 0..4 {
-            let call = self.call(op.clone(), attempt > 0, held).await;
+        self.insist_since(op, held).await.is_none()
+    }
+
+    /// The same; returns the last call and the time from which leases count, or none when the handle can no longer be
+    /// used.
+    pub async fn insist_since(&self, op: Op, held: Option<(u64, u64)>) -> Option<(Call, Option<Instant>)> {
+        let mut attempt = 0;
+        loop {
+            let (call, began) = self.call_since(op.clone(), attempt > 0, held).await;
             if is_fatal(&call) {
-                return true;
+                return None;
             }
+            attempt += 1;
             let temporary = call.reply.as_ref().and_then(|r| r.result.as_ref().err()).is_some_and(|e| {
                 matches!(e.kind(), Kind::Unknown | Kind::Unavailable | Kind::Contended | Kind::Full)
             });
-            if !temporary || self.rng.one_in(3) || self.world.is_over() {
-                return false;
+            if !temporary || self.rng.one_in(3) || self.world.is_over() || attempt == 4 {
+                return Some((call, began));
             }
             pause_ms(self.rng.spread(20, 4_000)).await;
         }
-        false
     }
 
     async fn produce(&self) -> Halted {

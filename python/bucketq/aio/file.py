@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from bucketq import _convert as convert
 from bucketq import _listening, _native, _op, _policy, _show
 from bucketq._atomic import AtomicBase
+from bucketq._lease import Lease
 from bucketq._listening import Task, watch
 from bucketq.aio.queue import Batch, Job, OnLeaseLost, Queue
 from bucketq.events import OnEvent
@@ -160,13 +161,39 @@ class QueueFile:
         lease: Seconds | FromPolicy | None = POLICY,
         wait: Seconds | None = 0,
         worker: str | None = None,
+        extend: bool = True,
+        ack: bool = False,
         swallow: bool = False,
         on_lease_lost: OnLeaseLost | None = None,
     ) -> Batch:
         """Claim up to ``max`` jobs of these queues, or of any. ``wait`` 0 looks once; None waits for a job."""
-        call = _op.claim(self._file, queues, max, lease, wait, worker)
-        jobs = [Job(self._file, held, swallow=swallow) for held in await call]
+        request = _op.Request(queues, lease, worker, extend=extend, on_lost=on_lease_lost)
+        call = _op.claim(self._file, request, max, wait, ack=ack)
+        jobs = [Job(self._file, held, request, swallow=swallow) for held in await call]
         return Batch(self._file, watch(self._file, jobs, on_lease_lost, Task))
+
+    async def ack(self, id: str, token: str, *, result: Any = None) -> None:
+        """Mark a job done by its id and ``Job.token``, from any process.
+
+        The token counts even after the lease has run out, as long as nobody has claimed the job again.
+        """
+        await Lease(self._file, id, token)._ack(result)
+
+    async def nack(self, id: str, token: str, error: object = None, *, delay: Seconds | None = None) -> State:
+        """End a failed attempt by id and token: as ``Job.nack``."""
+        return await Lease(self._file, id, token)._nack(error, delay)
+
+    async def release(self, id: str, token: str) -> None:
+        """Give a job back by its id and token: the attempt does not count."""
+        await Lease(self._file, id, token)._release()
+
+    async def reject(self, id: str, token: str, error: object = None) -> None:
+        """Mark a job dead at once by its id and token: it can never succeed."""
+        await Lease(self._file, id, token)._reject(error)
+
+    async def extend(self, id: str, token: str, lease: Seconds) -> None:
+        """Set the lease of a job to this long from now, by its id and token."""
+        await Lease(self._file, id, token)._extend(lease)
 
     async def sync(self) -> Synced:
         """Local mode: publish the unpublished changes in one commit. Sends no request when there are none.

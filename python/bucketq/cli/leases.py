@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from bucketq import POLICY, Invalid, State
-from bucketq._lease import Lease, keep
 from bucketq.cli import _show as show
 from bucketq.cli import _words as words
 from bucketq.cli._app import (
@@ -42,6 +41,12 @@ def claim(
     ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for a job.")] = 0,
     worker: Annotated[str | None, typer.Option(help="The name of the worker.", show_default=False)] = None,
+    job_id: Annotated[
+        str | None, typer.Option("--id", help="Claim this job, if it can be claimed.", show_default=False)
+    ] = None,
+    ack: Annotated[
+        bool, typer.Option("--ack", help="End it in the same commit: delivered at most once.")
+    ] = False,
     payload: Annotated[bool, typer.Option("--payload", help="Print only the payload, unchanged.")] = False,
     *,
     place: Place,
@@ -53,12 +58,12 @@ def claim(
     """
     with place.open() as file:
         held = POLICY if lease is None else words.seconds_or_none(lease, "--lease")
-        job = file.queue(queue).claim_one(lease=held, wait=wait, worker=worker)
+        job = file.queue(queue).claim_one(id=job_id, lease=held, wait=wait, worker=worker, ack=ack)
         if job is None:
             if not json:
                 complain(f"no job in {queue}")
             raise typer.Exit(NO_JOB)
-        token = keep(job)
+        token = job.token
         if json:
             body = show.body("payload", job.payload, job.content_type)
             facts = {
@@ -100,7 +105,7 @@ def ack(
 ) -> None:
     """Mark a job done."""
     with place.open() as file:
-        Lease(file, id, token)._ack(None if result is None else meant(result, None)).wait()
+        file.ack(id, token, result=None if result is None else meant(result, None))
     answer({"id": id, "state": "done"}) if json else say(f"{id} is done")
 
 
@@ -124,15 +129,14 @@ def nack(
     if reject and release:
         raise Invalid("--reject and --release exclude each other: give one of them")
     with place.open() as file:
-        lease = Lease(file, id, token)
         if reject:
-            lease._reject(error).wait()
+            file.reject(id, token, error)
             state: State = "dead"
         elif release:
-            lease._release().wait()
+            file.release(id, token)
             state = "ready"
         else:
-            state = lease._nack(error, delay).wait()
+            state = file.nack(id, token, error, delay=delay)
     answer({"id": id, "state": state}) if json else say(f"{id} is {state}")
 
 
@@ -147,5 +151,5 @@ def extend(
 ) -> None:
     """Extend the lease of a claimed job."""
     with place.open() as file:
-        Lease(file, id, token)._extend(lease).wait()
+        file.extend(id, token, lease)
     answer({"id": id, "lease": lease}) if json else say(f"the lease of {id} ends {lease:g} s from now")

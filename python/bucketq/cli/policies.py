@@ -25,6 +25,7 @@ DEFAULTS: dict[str, Any] = {
     "max_attempts": 10,
     "backoff": show.plain(Backoff()),
     "lease": 60.0,
+    "max_run": None,
     "dead_letter": None,
     "dedup_content": False,
     "dedup_window": 3600.0,
@@ -58,12 +59,17 @@ def policy(queue: QueueName, *, place: Place, json: Json = False) -> None:
 @command("bucketq configure emails --max-attempts 5 --rate 100/min --lease 5min", PANEL)
 def configure(
     queue: QueueName,
-    max_attempts: Annotated[int | None, option("Claims a job gets before it is dead.")] = None,
+    max_attempts: Annotated[
+        str | None, option("Claims a job gets before it is dead; none: without end.")
+    ] = None,
     backoff: Annotated[
         str | None,
         option("none, 'fixed 30s', 'linear 5s 10min', 'exponential 1s 1h 50%', or delays: 5s,30s."),
     ] = None,
     lease: Annotated[str | None, option("How long a lease lasts; none: forever, at most once.")] = None,
+    max_run: Annotated[
+        str | None, option("How long the work on a job may take before the attempt has failed, or none.")
+    ] = None,
     dead_letter: Annotated[str | None, option("The queue that dead jobs move to, or none.")] = None,
     dedup_content: Annotated[
         YesNo | None, option("A job without a dedup key gets one from its content.")
@@ -95,9 +101,10 @@ def configure(
 ) -> None:
     """Change the named fields of a queue's policy, for all processes."""
     given: dict[str, tuple[Any, Any]] = {
-        "max_attempts": (max_attempts, None),
+        "max_attempts": (max_attempts, words.number_or_none),
         "backoff": (backoff, words.backoff),
         "lease": (lease, words.seconds_or_none),
+        "max_run": (max_run, words.seconds_or_none),
         "dead_letter": (dead_letter, words.text_or_none),
         "dedup_content": (dedup_content, words.yes),
         "dedup_window": (dedup_window, words.window),

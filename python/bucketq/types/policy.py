@@ -114,12 +114,14 @@ Overflow = Literal["raise", "block", "drop_oldest"] | Block
 class Changes(TypedDict, total=False):
     """The fields of a policy to change; the others stay. None lifts a limit."""
 
-    max_attempts: int
-    """Claims a job gets before it is dead."""
+    max_attempts: int | None
+    """Claims a job gets before it is dead; None: without end."""
     backoff: Backoff
     """Waiting time between the attempts of a job."""
     lease: Seconds | None
     """How long a claim's lease lasts; None: forever, so no job is handed out twice (at most once)."""
+    max_run: Seconds | None
+    """How long the work on a job may take: then the attempt has failed with "timed out". None: without end."""
     dead_letter: str | None
     """The queue that dead jobs move to; None leaves them in this one."""
     dedup_content: bool
@@ -152,9 +154,10 @@ class Changes(TypedDict, total=False):
 class Policy:
     """The rules for the jobs of a queue; ``Changes`` describes each field."""
 
-    max_attempts: int
+    max_attempts: int | None
     backoff: Backoff
     lease: timedelta | None
+    max_run: timedelta | None
     dead_letter: str | None
     dedup_content: bool
     dedup_window: timedelta | None

@@ -14,7 +14,7 @@ use crate::handle::file::{QueueFile, check, deadline, millis};
 use crate::noun::error::{Code, Error, Result, only};
 use crate::noun::job::{Claimed, Job, JobId, Payload};
 use crate::noun::lease::{FOREVER_MS, Lease, Token};
-use crate::noun::op::{Claim, Held, Op, Outcome, Queues};
+use crate::noun::op::{Claim, ClaimWith, Held, Op, Outcome, Queues};
 
 /// A job that the caller has claimed, and the deadline of its lease.
 #[derive(Clone, Debug)]
@@ -35,6 +35,11 @@ impl ClaimedJob {
     /// Returns the job id and the token, which ack, nack, release, reject and extend take.
     pub fn held(&self) -> Held {
         Held { id: self.job.id, token: self.lease.token }
+    }
+
+    /// Returns how long its holder may work on it, by the policy of its queue.
+    pub fn max_run(&self) -> Option<Duration> {
+        self.lease.max_run_ms.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()))
     }
 
     /// Returns an id for a job that is enqueued in the commit that ends this one. The id is the same on every call, so
@@ -79,6 +84,9 @@ pub struct ClaimRequest {
     lease: Term,
     wait: Waiting,
     worker: String,
+    ids: Vec<JobId>,
+    ends: Option<Op>,
+    done: bool,
 }
 
 impl ClaimRequest {
@@ -90,6 +98,9 @@ impl ClaimRequest {
             lease: Term::Policy,
             wait: Waiting::No,
             worker: format!("pid {}", std::process::id()),
+            ids: vec![],
+            ends: None,
+            done: false,
         }
     }
 
@@ -130,10 +141,41 @@ impl ClaimRequest {
         self
     }
 
+    /// Claims only those of these jobs that can be claimed; none for all.
+    pub fn only(mut self, ids: Vec<JobId>) -> Self {
+        self.ids = ids;
+        self
+    }
+
+    /// Ends a job in the same commit, before the claim: by an op that ends a lease, or an atomic that begins with one.
+    /// If that is refused, nothing is claimed. The claim does not wait. Repeating such a call after an unknown outcome
+    /// returns the jobs that it claimed, and claims no others.
+    pub fn after(mut self, ends: Op) -> Self {
+        self.ends = Some(ends);
+        self
+    }
+
+    /// Ends the jobs in the commit that claims them: they are done whatever happens to them here (at most once).
+    pub fn and_end(mut self) -> Self {
+        self.done = true;
+        self
+    }
+
+    /// Returns the op with this claim.
+    fn op(&self, claim: Claim) -> Op {
+        let Self { ids, ends, done, .. } = self;
+        if ids.is_empty() && ends.is_none() && !done {
+            return Op::Claim(claim);
+        }
+        let ends = ends.clone().map(Box::new);
+        Op::ClaimWith(Box::new(ClaimWith { claim, ids: ids.clone(), ends, done: *done }))
+    }
+
     async fn send(self) -> Result<Vec<ClaimedJob>> {
         let door = self.file.door()?;
         let wait = match self.wait {
             Waiting::No => Wait::No,
+            _ if self.ends.is_some() => Wait::No,
             // A wait too long for the clock never ends.
             Waiting::For(time) => door.env.monotonic().checked_add(time).map_or(Wait::Forever, Wait::Until),
             Waiting::Forever => Wait::Forever,
@@ -149,13 +191,17 @@ impl ClaimRequest {
                 max: self.max,
                 lease_ms,
                 worker: self.worker.clone(),
-                token: Token(door.env.bytes()),
+                token: match self.ends.as_ref().and_then(Op::held) {
+                    // The same on every call, so that a repeat is recognised.
+                    Some(held) => held.token.following(&held.id),
+                    None => Token(door.env.bytes()),
+                },
                 again: false,
             };
-            let op = Op::Claim(claim);
+            let op = self.op(claim);
             check(&door, &op)?;
             let done = self.call_until_closed(&door, op, wait).await?;
-            let jobs = only!(done.outcome, Outcome::Claimed(jobs) => jobs)?;
+            let jobs = only!(done.outcome, Outcome::Claimed(jobs) | Outcome::ClaimedNext(jobs) => jobs)?;
             if jobs.is_empty() {
                 return Ok(vec![]);
             }

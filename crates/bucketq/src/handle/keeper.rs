@@ -3,12 +3,13 @@
 //!
 //! Called by code that claims jobs for other code to run: the Python package. Uses the public handle only.
 
+mod watched;
+
 use std::collections::HashMap;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -21,10 +22,9 @@ use crate::handle::file::{QueueFile, deadline};
 use crate::noun::env::Env;
 use crate::noun::error::{Kind, Result};
 use crate::noun::event::{At, Happened, Loss};
+use crate::noun::lease::TIMED_OUT;
 use crate::noun::op::Held;
-
-/// An extend that failed is tried again after this share of the lease.
-const RETRY_SHARE: u32 = 12;
+use watched::{ENDED, LOST, LeaseTimes, RETRY_SHARE, UNTOUCHED, WORKED_ON, Watched};
 
 /// The longest pause between two checks of the clock while the keeper watches jobs.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -46,113 +46,8 @@ enum KeeperMail {
     Forget(Held),
     GiveBack(Held),
     Flush(oneshot::Sender<()>),
+    TimeOut(Held),
     Look,
-}
-
-/// Shared by the task and the holder of a job.
-#[derive(Debug)]
-struct Watched {
-    held: Held,
-    /// False: the lease runs out unless its holder extends it.
-    is_extended: bool,
-    /// False: its lease never runs out, and there is nothing to extend.
-    ends: bool,
-    /// Extends by hand take turns, so that the newest reply is the newest state.
-    hand: tokio::sync::Mutex<()>,
-    stage: AtomicU8,
-    times: Mutex<LeaseTimes>,
-    notice: Mutex<Notice>,
-    /// The job as it was claimed, and the commit that claimed it, for listeners.
-    job: At,
-    claimed: (u64, i64),
-}
-
-/// The callback for a lost lease; called once.
-#[derive(Default)]
-struct Notice {
-    told: Option<Loss>,
-    to: Option<Box<dyn FnOnce(Loss) + Send>>,
-}
-
-impl fmt::Debug for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Notice").field("told", &self.told).finish_non_exhaustive()
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct LeaseTimes {
-    lease: Duration,
-    deadline: Instant,
-    /// Extends by hand that have begun, plus those that have ended. An extend by the keeper that overlapped one of them
-    /// may have been shortened by it.
-    by_hand: u64,
-}
-
-/// No code has touched the job yet.
-const UNTOUCHED: u8 = 0;
-/// The job is being worked on.
-const WORKED_ON: u8 = 1;
-/// The lease is certainly lost: another worker holds the job, or nobody does.
-const LOST: u8 = 2;
-/// Acked, nacked, released or rejected.
-const ENDED: u8 = 3;
-
-impl Watched {
-    fn times(&self) -> LeaseTimes {
-        *self.times.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn change(&self, change: impl FnOnce(&mut LeaseTimes)) {
-        change(&mut self.times.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-
-    /// Records that the keeper extended the lease to at least this moment, unless an extend by hand has begun or ended
-    /// since.
-    fn extended(&self, deadline: Instant, by_hand: u64) {
-        self.change(|times| {
-            if times.by_hand == by_hand {
-                times.deadline = times.deadline.max(deadline);
-            }
-        });
-    }
-
-    /// Returns when the keeper extends the lease next: after a third of it, or sooner if much of it has passed already.
-    fn next(&self, now: Instant) -> Instant {
-        let LeaseTimes { lease, deadline, .. } = self.times();
-        let left = deadline.saturating_duration_since(now);
-        now + if left.is_zero() { lease / RETRY_SHARE } else { (lease / 3).min(left / 2) }
-    }
-
-    fn notice(&self) -> MutexGuard<'_, Notice> {
-        self.notice.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn has_ended(&self) -> bool {
-        self.stage.load(SeqCst) == ENDED
-    }
-
-    /// Records that the job was claimed again, finished or deleted elsewhere, unless it has ended here. Returns true
-    /// the first time.
-    fn lose_to_another(&self) -> bool {
-        let is_held = self.stage.fetch_update(SeqCst, SeqCst, |now| (now != ENDED).then_some(LOST)).is_ok();
-        is_held && self.lose(Loss::Taken)
-    }
-
-    /// Reports the loss to the holder. Returns true the first time.
-    fn lose(&self, how: Loss) -> bool {
-        let mut notice = self.notice();
-        if notice.told.is_some() {
-            return false;
-        }
-        notice.told = Some(how);
-        let to = notice.to.take();
-        drop(notice);
-        if let Some(tell) = to {
-            tell(how);
-        }
-        true
-    }
 }
 
 /// A job whose lease is renewed until this guard is ended or dropped. If it is dropped before anyone worked on the job,
@@ -196,7 +91,13 @@ impl Keeper {
             ends: claimed.lasts.is_some(),
             hand: tokio::sync::Mutex::default(),
             stage: AtomicU8::new(UNTOUCHED),
-            times: Mutex::new(LeaseTimes { lease, deadline: claimed.deadline, by_hand: 0 }),
+            times: Mutex::new(LeaseTimes {
+                lease,
+                deadline: claimed.deadline,
+                by_hand: 0,
+                max_run: claimed.max_run(),
+                begun: None,
+            }),
             notice: Mutex::default(),
             job: At {
                 queue: claimed.job.queue.as_str().into(),
@@ -240,7 +141,36 @@ impl LeaseGuard {
 
     /// Marks the job as being worked on.
     pub fn work(&self) {
-        let _ = self.watched.stage.compare_exchange(UNTOUCHED, WORKED_ON, SeqCst, SeqCst);
+        let watched = &self.watched;
+        if watched.stage.compare_exchange(UNTOUCHED, WORKED_ON, SeqCst, SeqCst).is_ok() {
+            let now = self.keeper.env.monotonic();
+            watched.change(|times| times.begun = Some(now));
+            self.watch_run();
+        }
+    }
+
+    /// Lets the holder work on the job for at most this long, or for less if the policy says so: then the lease is lost
+    /// and the attempt has failed with "timed out". Counted from the begin of the work.
+    pub fn limit(&self, max_run: Duration) {
+        self.watched
+            .change(|times| times.max_run = Some(times.max_run.map_or(max_run, |now| now.min(max_run))));
+        self.watch_run();
+    }
+
+    /// Returns how long the holder may work on the job.
+    pub fn max_run(&self) -> Option<Duration> {
+        self.watched.times().max_run
+    }
+
+    /// Ends the attempt as failed, because it takes too long.
+    pub fn time_out(&self) {
+        self.keeper.send(KeeperMail::TimeOut(self.watched.held));
+    }
+
+    fn watch_run(&self) {
+        if self.watched.times().over().is_some() && self.watched.stage.load(SeqCst) == WORKED_ON {
+            self.keeper.send(KeeperMail::Keep(Arc::clone(&self.watched)));
+        }
     }
 
     /// Returns true while nobody has worked on the job.
@@ -389,6 +319,8 @@ struct WatchedJob {
     next: Option<Instant>,
     /// When to check whether the lease has run out; none once the loss was reported.
     lost: Option<Instant>,
+    /// When its attempt has taken too long.
+    over: Option<Instant>,
 }
 
 /// The job, the number of extends by hand before, and the result of the extend.
@@ -413,12 +345,13 @@ impl KeeperTask {
         loop {
             let now = self.env.monotonic();
             self.look_at_wall_clock(now);
+            releasing.extend(self.time_out(now));
             extending.extend(self.due(now));
             if releasing.is_empty() {
                 self.leaving.drain(..).for_each(|tx| _ = tx.send(()));
             }
             self.emit_lost(now);
-            let times = self.jobs.values().flat_map(|e| [e.next, e.lost]).flatten();
+            let times = self.jobs.values().flat_map(|e| [e.next, e.lost, e.over]).flatten();
             let pause = times.min().map(|at| at.saturating_duration_since(now));
             let sleep = async {
                 match pause {
@@ -438,6 +371,7 @@ impl KeeperTask {
                         // A job that cannot be handed back becomes claimable when its lease runs out.
                         releasing.push(Box::pin(async move { _ = file.release(held).await }));
                     }
+                    Some(KeeperMail::TimeOut(held)) => releasing.extend(self.fail(held)),
                     Some(KeeperMail::Flush(tx)) => self.leaving.push(tx),
                     Some(KeeperMail::Look) => {}
                 },
@@ -455,7 +389,30 @@ impl KeeperTask {
         }
         let next = watched.is_extended.then(|| watched.next(self.env.monotonic()));
         let lost = watched.notice().told.is_none().then(|| watched.times().deadline);
-        self.jobs.insert(watched.held, WatchedJob { watched, next, lost });
+        let over = watched.times().over();
+        self.jobs.insert(watched.held, WatchedJob { watched, next, lost, over });
+    }
+
+    /// Ends the attempts that have taken too long: they are no longer extended, and have failed.
+    fn time_out(&mut self, now: Instant) -> Vec<Releasing> {
+        let is_over = |entry: &WatchedJob| entry.over.is_some_and(|at| at <= now);
+        let over: Vec<Held> = self.jobs.values().filter(|e| is_over(e)).map(|e| e.watched.held).collect();
+        over.into_iter().filter_map(|held| self.fail(held)).collect()
+    }
+
+    fn fail(&mut self, held: Held) -> Option<Releasing> {
+        let watched = self.jobs.remove(&held)?.watched;
+        if watched.has_ended() {
+            return None;
+        }
+        let _ = watched.stage.fetch_update(SeqCst, SeqCst, |now| (now != ENDED).then_some(LOST));
+        if watched.lose(Loss::RanOut) {
+            let lost = || Happened::LeaseLost { job: watched.job.clone(), reason: Loss::RanOut };
+            self.file.emit(lost, watched.claimed);
+        }
+        let file = self.file.clone();
+        // If the store is away, the lease runs out.
+        Some(Box::pin(async move { _ = file.nack(held, None, Some(TIMED_OUT.to_owned())).await }))
     }
 
     /// Reports leases that have run out because no extend succeeded in time.

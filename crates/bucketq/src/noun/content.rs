@@ -49,6 +49,19 @@ impl JobId {
     }
 }
 
+impl Token {
+    /// Returns the token of the claim in the commit that ends the lease with this token, and job.
+    pub fn following(&self, job: &JobId) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"next");
+        hash.update(self.0);
+        hash.update(job.as_bytes());
+        let mut token = [0; 16];
+        token.copy_from_slice(&hash.finalize()[..16]);
+        Self(token)
+    }
+}
+
 /// Whole numbers up to here are exact as floats.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 

@@ -7,7 +7,7 @@ use std::slice;
 
 use crate::noun::job::{New, Payload};
 use crate::noun::life::Archived;
-use crate::noun::op::{Held, Op};
+use crate::noun::op::{Claim, ClaimWith, Held, Op};
 use crate::noun::policy::Policy;
 use crate::noun::query::{Answer, Query};
 
@@ -44,11 +44,13 @@ enum Size<'a> {
     Places(u64),
     /// That of these ops.
     Parts(&'a [Op]),
+    /// That of this claim, and of an op before it.
+    Claiming(&'a Claim, Option<&'a Op>),
 }
 
 use LeaseUse::{Ends, Extends, Sets, Unused};
 use Nesting::{Alone, Inside};
-use Size::{Bytes, Jobs, Parts, Places, Small};
+use Size::{Bytes, Claiming, Jobs, Parts, Places, Small};
 
 struct Facts<'a> {
     nesting: Nesting,
@@ -77,7 +79,7 @@ macro_rules! facts {
 
 facts! {
     Self::Enqueue { jobs, .. } => "enqueue", Inside, Unused, Jobs(jobs);
-    Self::Claim(claim) => "claim", Alone, Sets(claim.lease_ms.or_else(default_lease)), claiming(claim.max);
+    Self::Claim(claim) => "claim", Alone, Sets(claim.lease_ms.or_else(default_lease)), Claiming(claim, None);
     Self::Ack { held, result } => "ack", Inside, Ends(held), Bytes(result.as_ref());
     Self::Nack { held, .. } => "nack", Inside, Ends(held), Small;
     Self::Release { held } => "release", Inside, Ends(held), Small;
@@ -96,6 +98,7 @@ facts! {
     Self::Unschedule { .. } => "unschedule", Inside, Unused, Small;
     Self::PurgeSome { .. } => "purge_some", Inside, Unused, Small;
     Self::ConfigureSome { changes, .. } => "configure_some", Inside, Sets(changes.lease_ms.flatten()), Small;
+    Self::ClaimWith(with) => "claim_with", Alone, Sets(with.lease_ms()), Claiming(&with.claim, with.ends.as_deref());
 }
 
 /// The policy is not known here. Its default is, and a change of the policy is checked too.
@@ -103,9 +106,15 @@ fn default_lease() -> Option<i64> {
     Policy::default().lease_ms
 }
 
-/// Jobs whose last lease has expired become dead, and ready again in a dead-letter queue; schedules fire.
-fn claiming(jobs: u32) -> Size<'static> {
-    Places(2_000 + 2 * u64::from(jobs))
+/// Places for what a claim does beside its own jobs: those whose last lease has expired become dead, and ready again in
+/// a dead-letter queue; schedules fire.
+const ASIDE: u64 = 2_000;
+
+impl ClaimWith {
+    /// Jobs that are done at once have no lease.
+    fn lease_ms(&self) -> Option<i64> {
+        if self.done { None } else { self.claim.lease_ms.or_else(default_lease) }
+    }
 }
 
 impl Op {
@@ -127,7 +136,7 @@ impl Op {
     pub(crate) fn parts(&self) -> &[Self] {
         match self.facts().size {
             Parts(ops) => ops,
-            Small | Bytes(_) | Jobs(_) | Places(_) => slice::from_ref(self),
+            Small | Bytes(_) | Jobs(_) | Places(_) | Claiming(..) => slice::from_ref(self),
         }
     }
 
@@ -154,11 +163,28 @@ impl Op {
         self.parts().iter().filter_map(of).min()
     }
 
+    /// Returns the claim in it, if it claims jobs.
+    pub(crate) fn claim(&self) -> Option<&Claim> {
+        self.claiming().map(|(claim, _)| claim)
+    }
+
+    /// Returns whether it claims jobs and ends another one first.
+    pub(crate) fn ends_and_claims(&self) -> bool {
+        self.claiming().is_some_and(|(_, ends)| ends.is_some())
+    }
+
+    fn claiming(&self) -> Option<(&Claim, Option<&Self>)> {
+        match self.facts().size {
+            Claiming(claim, ends) => Some((claim, ends)),
+            Small | Bytes(_) | Jobs(_) | Places(_) | Parts(_) => None,
+        }
+    }
+
     /// Returns the jobs that it enqueues, without those of its parts.
     pub(crate) fn jobs(&self) -> &[New] {
         match self.facts().size {
             Jobs(jobs) => jobs,
-            Small | Bytes(_) | Places(_) | Parts(_) => &[],
+            Small | Bytes(_) | Places(_) | Parts(_) | Claiming(..) => &[],
         }
     }
 
@@ -169,6 +195,7 @@ impl Op {
             Bytes(payload) => payload.map_or(0, |payload| payload.bytes.len()),
             Jobs(jobs) => jobs.iter().map(|job| job.payload.bytes.len()).sum(),
             Parts(ops) => ops.iter().map(Self::payload_bytes).sum(),
+            Claiming(_, ends) => ends.map_or(0, Self::payload_bytes),
         }
     }
 
@@ -178,6 +205,7 @@ impl Op {
             Small | Bytes(_) | Places(_) => 1,
             Jobs(jobs) => jobs.len(),
             Parts(ops) => ops.iter().map(Self::changes).sum(),
+            Claiming(_, ends) => 1 + ends.map_or(0, Self::changes),
         }
     }
 
@@ -189,6 +217,7 @@ impl Op {
             Jobs(jobs) => 2 * jobs.len() as u64,
             Places(places) => places,
             Parts(ops) => ops.iter().map(Self::places).sum(),
+            Claiming(claim, ends) => ASIDE + 2 * u64::from(claim.max) + ends.map_or(0, Self::places),
         }
     }
 }

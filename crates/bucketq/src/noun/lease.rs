@@ -45,4 +45,10 @@ pub struct Lease {
     pub expires_ms: i64,
     /// The fencing token: `commit_seq` of the claim. Grows with every claim of the job, to guard outside resources.
     pub fence: u64,
+    /// How long its holder may work on the job, by the policy of the queue: then it ends the attempt as failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_run_ms: Option<i64>,
 }
+
+/// The error text of an attempt that took longer than it may.
+pub const TIMED_OUT: &str = "timed out";

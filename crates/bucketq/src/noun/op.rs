@@ -45,6 +45,24 @@ pub struct Claim {
     pub again: bool,
 }
 
+/// A claim with more to do in its commit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClaimWith {
+    /// The claim.
+    pub claim: Claim,
+    /// Only these jobs, as far as they can be claimed now; empty for any.
+    #[serde(default)]
+    pub ids: Vec<JobId>,
+    /// End a job first: an op that ends a lease, or an atomic that begins with one. If it is refused, nothing is
+    /// claimed. If it was done before, by this holder, the op is a repeat: it returns the jobs that the claim's token
+    /// holds, and claims no others.
+    #[serde(default)]
+    pub ends: Option<Box<Op>>,
+    /// The jobs are done with this commit: delivered at most once.
+    #[serde(default)]
+    pub done: bool,
+}
+
 /// A claimed job: its id and the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Held {
@@ -202,6 +220,8 @@ pub enum Op {
         /// Mark at most this number of jobs, or unblock at most this number of groups.
         limit: u32,
     },
+    /// Claim jobs and do more in the same commit: end another job first, take certain jobs only, or end them at once.
+    ClaimWith(Box<ClaimWith>),
 }
 
 /// The outcome for one enqueued job.
@@ -309,4 +329,7 @@ pub enum Outcome {
         /// The `raised` of the next step; none before the policy has changed.
         raised: Option<String>,
     },
+    /// The jobs of a claim that ended another job first. They are not handed back when the caller has left: a repeat has
+    /// the same token and returns them.
+    ClaimedNext(Vec<Claimed>),
 }

@@ -51,6 +51,9 @@ policy! {
     /// How long a claim holds its jobs, unless the claim has its own time. None: until they are acked or nacked,
     /// however long that takes; they are never handed out twice (at most once).
     lease_ms: Option<i64> = Some(60_000),
+    /// How long a worker may work on a job: then its lease is no longer renewed, and the attempt has failed. None: as
+    /// long as it renews the lease.
+    max_run_ms: Option<i64> = None,
     /// The queue that dead jobs move to, as ready jobs of a new run; none leaves them here.
     dead_letter: Option<String> = None,
     /// A job without a dedup key of its own gets one from its content.
@@ -207,6 +210,7 @@ impl Policy {
             ));
         }
         span("lease_ms", self.lease_ms.unwrap_or(1), 1)?;
+        span("max_run_ms", self.max_run_ms.unwrap_or(1), 1)?;
         span("dedup_window_ms", self.dedup_window_ms.unwrap_or(1), 1)?;
         if self.group_concurrency == 0 || self.group_concurrency > MAX_GROUP_CONCURRENCY {
             return wrong(format!(

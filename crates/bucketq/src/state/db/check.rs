@@ -20,6 +20,24 @@ pub fn check(op: &Op, limits: &Limits) -> Result<()> {
             jobs.iter().try_for_each(|job| new(job, limits))
         }
         Op::Claim(claim) => check_claim(claim),
+        Op::ClaimWith(with) => {
+            check_claim(&with.claim)?;
+            if with.ids.len() > with.claim.max as usize {
+                return Err(Error::invalid(format!(
+                    "a claim of {} jobs cannot name {} of them",
+                    with.claim.max,
+                    with.ids.len()
+                )));
+            }
+            let Some(ends) = &with.ends else { return Ok(()) };
+            if !ends.parts().first().is_some_and(Op::ends_lease) {
+                return Err(Error::invalid(format!(
+                    "a claim can follow an op that ends a job, or an atomic that begins with one, not {}",
+                    ends.name()
+                )));
+            }
+            check(ends, limits)
+        }
         Op::Ack { held, result } => {
             held_by(held)?;
             result.as_ref().map_or(Ok(()), |r| payload("result", r, limits))

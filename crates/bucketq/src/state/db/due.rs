@@ -11,7 +11,7 @@ use super::job_row::attempt;
 use super::queues::NEVER;
 use crate::noun::event::Happened;
 use crate::noun::job::{Ended, JobId, State};
-use crate::noun::lease::FOREVER_MS;
+use crate::noun::lease::{FOREVER_MS, TIMED_OUT};
 use crate::noun::op::Queues;
 
 /// Least number of jobs that one claim moves, if there are that many.
@@ -100,12 +100,16 @@ impl Tx<'_> {
     }
 
     /// Ends one lease that has run out: its job is ready again, or dead. Returns true if it is ready.
-    fn lapse(&mut self, id: &JobId, lapsed_ms: i64) -> Try<bool> {
+    pub fn lapse(&mut self, id: &JobId, lapsed_ms: i64) -> Try<bool> {
         let mut job_row = self.job_row(id)?;
         let attempt = attempt(job_row.tries)?;
         let dead = i64::from(attempt) >= job_row.max_attempts;
         let text = format!("lease expired after attempt {attempt} of {}", job_row.max_attempts);
-        self.store_attempt(&job_row.ending(Ended::Expired, attempt, lapsed_ms, dead.then_some(&text[..])))?;
+        let ran_ms = lapsed_ms.saturating_sub(job_row.claimed_ms);
+        // Its holder was not there to end the attempt.
+        let is_over = self.line(job_row.line).policy.max_run_ms.is_some_and(|most| ran_ms >= most);
+        let text = if is_over { Some(TIMED_OUT) } else { dead.then_some(&text[..]) };
+        self.store_attempt(&job_row.ending(Ended::Expired, attempt, lapsed_ms, text))?;
         self.report_job(&job_row, Happened::Expired);
         // The old holder's token must not be valid any more, but must not be NO_TOKEN: the job was claimed.
         job_row.token = job_row.token.map(|byte| !byte);

@@ -344,6 +344,21 @@ impl Db {
         self.look(&at, |tx| tx.next_due(queues))
     }
 
+    /// Returns whether all of these queues exist and are drained: claims get no jobs until they are resumed.
+    pub fn are_drained(&mut self, queues: &Queues) -> Result<bool> {
+        let Queues::Named(names) = queues else { return Ok(false) };
+        let at = Moment { now_ms: 0, commit_seq: 0 };
+        self.look(&at, |tx| {
+            for name in names {
+                let line = tx.find_line(name)?;
+                if line.is_none_or(|line| tx.line(line).marks.gate != Gate::Draining) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+
     /// Returns how long an enqueue into this queue waits for room; none if it does not wait.
     pub fn block(&mut self, queue: &str) -> Result<Option<Duration>> {
         let at = Moment { now_ms: 0, commit_seq: 0 };
@@ -443,6 +458,7 @@ impl Tx<'_> {
         match op {
             Op::Enqueue { queue, jobs } => self.enqueue(queue, jobs).map(Outcome::Enqueued),
             Op::Claim(claim) => self.claim(claim).map(Outcome::Claimed),
+            Op::ClaimWith(with) => self.claim_with(with).map(with.outcome()),
             Op::Ack { held, result } => self.ack(held, result.as_ref()),
             Op::Nack { held, delay_ms, error } => self.nack(held, *delay_ms, error.as_deref()),
             Op::Release { held } => self.release(held),

@@ -41,6 +41,7 @@ fn happens_once(outcome: &Outcome) -> bool {
         | Outcome::Extended { .. }
         // These end a lease, or are no part of an atomic.
         | Outcome::Claimed(_)
+        | Outcome::ClaimedNext(_)
         | Outcome::Acked
         | Outcome::Nacked { .. }
         | Outcome::Released

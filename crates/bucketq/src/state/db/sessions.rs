@@ -217,6 +217,12 @@ impl Tx<'_> {
             (SessionValue::Claimed(seqs), Op::Claim(claim)) => {
                 Ok(Outcome::Claimed(self.held_at(&seqs, claim.token)?))
             }
+            (SessionValue::Claimed(seqs), Op::ClaimWith(with)) if with.done => {
+                Ok(with.outcome()(self.done_at(&seqs, with.claim.token)?))
+            }
+            (SessionValue::Claimed(seqs), Op::ClaimWith(with)) => {
+                Ok(with.outcome()(self.held_at(&seqs, with.claim.token)?))
+            }
             (SessionValue::EnqueuedAll(_) | SessionValue::Claimed(_), _) => {
                 Err(Error::invalid("this number of the session belongs to another op"))
             }

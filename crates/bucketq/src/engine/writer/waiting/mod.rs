@@ -25,7 +25,7 @@ use crate::engine::time::Timekeeper;
 use crate::noun::config::Options;
 use crate::noun::env::Env;
 use crate::noun::error::{Error, Result};
-use crate::noun::op::{Op, Queues};
+use crate::noun::op::Queues;
 use awaited::Awaited;
 
 /// Most ops in one batch; the rest wait for the next.
@@ -286,7 +286,8 @@ impl WaitingRoom {
     fn next_due(&self, chain: &mut Chain, time: &Timekeeper) -> Option<Instant> {
         let mut queues: Vec<Queues> = vec![];
         for loaded in self.parked.iter().filter_map(Slot::work) {
-            if let door::Work::Op(Op::Claim(claim)) = &loaded.work
+            if let door::Work::Op(op) = &loaded.work
+                && let Some(claim) = op.claim()
                 && !queues.contains(&claim.queues)
             {
                 queues.push(claim.queues.clone());
@@ -323,7 +324,12 @@ impl WaitingRoom {
     /// Orders the batch. Claims run after ops that bring jobs, so that they find them; waiting claims run before new
     /// ones. Enqueues that wait for room run last, when claims may have made room.
     pub fn batch(&mut self, slots: Vec<Slot>, wake: bool) -> Vec<Slot> {
-        let is_claim = |slot: &Slot| slot.is(|work| matches!(work, door::Work::Op(Op::Claim(_))));
+        // A claim that ends another job first runs with the ops that bring jobs: it may unblock some.
+        let is_claim = |slot: &Slot| {
+            slot.is(
+                |work| matches!(work, door::Work::Op(op) if op.claim().is_some() && !op.ends_and_claims()),
+            )
+        };
         let (claims, mut batch): (Vec<Slot>, Vec<Slot>) = slots.into_iter().partition(is_claim);
         let mut waiting = vec![];
         if wake || !batch.is_empty() || !claims.is_empty() {

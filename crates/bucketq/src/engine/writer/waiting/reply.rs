@@ -15,7 +15,7 @@ use crate::door::{
 use crate::engine::time::Timekeeper;
 use crate::engine::writer::Outcomes;
 use crate::noun::error::{Code, Error, Kind, Result};
-use crate::noun::op::{Claim, Held, Op, Outcome};
+use crate::noun::op::{Held, Op, Outcome};
 
 /// The end of a settled batch.
 pub(in crate::engine::writer) struct BatchEnd {
@@ -53,7 +53,8 @@ impl WaitingRoom {
                 Wait::Forever => true,
             };
             let waits = waits && !slot.session.as_ref().is_some_and(|session| session.is_recorded());
-            if waits && matches!(&outcome, Ok(Outcome::Claimed(jobs)) if jobs.is_empty()) {
+            let is_empty = matches!(&outcome, Ok(Outcome::Claimed(jobs)) if jobs.is_empty());
+            if waits && is_empty && !is_drained(&slot, chain) {
                 // No body holds it: a caller that gives up now gets "surely not applied" (P7).
                 slot.stage.unsend();
                 self.parked.push_back(slot);
@@ -82,8 +83,10 @@ impl WaitingRoom {
         began: Instant,
         time: &Timekeeper,
     ) -> Option<Instant> {
-        let is_again = |work: &_| matches!(work, door::Work::Op(Op::Claim(Claim { again: true, .. })));
-        let Ok(Outcome::Claimed(jobs)) = outcome else { return Some(began) };
+        // The end of a job and a claim may be a repeat that does not know it.
+        let may_repeat = |op: &Op| op.ends_and_claims() || op.claim().is_some_and(|claim| claim.again);
+        let is_again = |work: &_| matches!(work, door::Work::Op(op) if may_repeat(op));
+        let Ok(Outcome::Claimed(jobs) | Outcome::ClaimedNext(jobs)) = outcome else { return Some(began) };
         if !slot.is(is_again) {
             return Some(began);
         }
@@ -168,6 +171,13 @@ fn room_until(slot: &Slot, outcome: &Result<Outcome>, chain: &mut Chain) -> Opti
     }
     let timeout = chain.db.block(queue).ok().flatten()?;
     slot.arrived.checked_add(timeout)
+}
+
+/// Returns whether a claim waits in vain, because all its queues are drained.
+fn is_drained(slot: &Slot, chain: &mut Chain) -> bool {
+    let Some(loaded) = slot.work() else { return false };
+    let door::Work::Op(op) = &loaded.work else { return false };
+    op.claim().is_some_and(|claim| chain.db.are_drained(&claim.queues).unwrap_or(false))
 }
 
 pub(in crate::engine::writer) fn fail(batch: Vec<Slot>, error: &Error) {

@@ -44,15 +44,20 @@ impl Tx<'_> {
                 return Ok(mine);
             }
         }
+        self.claim_best(&lines, claim)
+    }
+
+    /// Leases the best jobs of these queues.
+    pub fn claim_best(&mut self, lines: &[usize], claim: &Claim) -> Try<Vec<Claimed>> {
         let max = claim.max as usize;
         let mut worker = None;
         let mut taken = Vec::new();
-        for line in &lines {
+        for line in lines {
             self.fire(*line)?;
             self.revive(*line, max)?;
         }
         while taken.len() < max {
-            let Some((line, until)) = self.best_line(&lines) else { break };
+            let Some((line, until)) = self.best_line(lines) else { break };
             let from = taken.len();
             let most = self.allowance(line).min(max - from);
             self.add_ready(line, most, until, &mut taken)?;
@@ -141,7 +146,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    fn candidate(&mut self, row: WholeJobColumns<'_>) -> Try<Claimed> {
+    pub fn candidate(&mut self, row: WholeJobColumns<'_>) -> Try<Claimed> {
         let mut job = self.job(row.job)?;
         let payload = self.payload(&row.payload)?;
         // Only a job that was claimed before can have failed.
@@ -152,12 +157,13 @@ impl Tx<'_> {
             token: Token([0; 16]),
             expires_ms: job.expires_ms.unwrap_or(0),
             fence: job.fence.unwrap_or(0),
+            max_run_ms: self.find_line(&job.queue)?.and_then(|line| self.line(line).policy.max_run_ms),
         };
         Ok(Claimed { job, payload, lease })
     }
 
     /// Leases the job, in the database and in the outcome.
-    fn lease(&mut self, claimed: &mut Claimed, line: usize, claim: &Claim, worker: i64) -> Try<()> {
+    pub fn lease(&mut self, claimed: &mut Claimed, line: usize, claim: &Claim, worker: i64) -> Try<()> {
         let lease_ms = claim.lease_ms.or(self.line(line).policy.lease_ms).unwrap_or(FOREVER_MS);
         let expires_ms = end(self.now_ms, lease_ms);
         let job = &mut claimed.job;
@@ -182,7 +188,8 @@ impl Tx<'_> {
         job.expires_ms = (expires_ms < FOREVER_MS).then_some(expires_ms);
         job.fence = Some(self.commit_seq);
         job.worker = (!claim.worker.is_empty()).then(|| claim.worker.clone());
-        claimed.lease = Lease { token: claim.token, expires_ms, fence: self.commit_seq };
+        let max_run_ms = self.line(line).policy.max_run_ms;
+        claimed.lease = Lease { token: claim.token, expires_ms, fence: self.commit_seq, max_run_ms };
         let wait_ms = (self.now_ms - job.run_at_ms.max(job.enqueued_ms)).max(0);
         self.cache.reported.waits_ms.push(wait_ms);
         if self.watched() {
@@ -202,7 +209,7 @@ impl Tx<'_> {
     }
 
     /// Returns how many jobs of this queue its policy allows to claim now.
-    fn allowance(&self, line: usize) -> usize {
+    pub fn allowance(&self, line: usize) -> usize {
         let line = self.line(line);
         let mut most = usize::MAX;
         if let Some(cap) = line.policy.concurrency {
@@ -229,7 +236,7 @@ impl Tx<'_> {
     }
 
     /// Returns the jobs that an earlier sending of this claim got, in the same order.
-    fn held_by(&mut self, lines: &[usize], token: Token) -> Try<Vec<Claimed>> {
+    pub fn held_by(&mut self, lines: &[usize], token: Token) -> Try<Vec<Claimed>> {
         let mut mine = Vec::new();
         for line in lines {
             let queue = self.line(*line).id;

@@ -4,6 +4,7 @@
 
 pub(super) mod archive;
 pub(super) mod claim;
+pub(super) mod claim_with;
 pub(super) mod enqueue;
 pub(super) mod lease_ops;
 pub(super) mod manage;

@@ -130,7 +130,10 @@ impl Tx<'_> {
             return Ok((old, new));
         }
         let id = self.line(line).id;
-        let text = serde_json::to_string(&*new).map_err(|e| Fault::corrupt(e.to_string()))?;
+        // Libraries that do not know the field read a policy that does not use it.
+        let text = serde_json::to_string(&*new)
+            .map_err(|e| Fault::corrupt(e.to_string()))?
+            .replace(r#""max_run_ms":null,"#, "");
         self.conn
             .prepare_cached("INSERT OR REPLACE INTO policies (queue, policy) VALUES (?1, ?2)")?
             .execute(params![id, text])?;

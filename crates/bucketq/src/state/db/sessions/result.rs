@@ -55,7 +55,7 @@ impl SessionResult {
             Ok(Outcome::Enqueued(jobs)) if jobs.iter().all(|job| *job == enqueued(job.id, commit_seq)) => {
                 SessionValue::EnqueuedAll(commit_seq)
             }
-            Ok(Outcome::Claimed(jobs)) => {
+            Ok(Outcome::Claimed(jobs) | Outcome::ClaimedNext(jobs)) => {
                 SessionValue::Claimed(jobs.iter().map(|claimed| claimed.job.seq).collect())
             }
             Ok(outcome) => SessionValue::Whole(outcome.clone()),
