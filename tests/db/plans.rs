@@ -20,6 +20,7 @@ fn every_hot_statement_uses_its_index() {
         ("job of a session", "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"),
         ("session", "SEARCH sessions USING PRIMARY KEY (id=?)"),
         ("due", "jobs_scheduled (queue=? AND held=? AND run_at_ms<?)"),
+        ("last entry", "PRIMARY KEY (seq=? AND run<?)"),
         ("first due", "COVERING INDEX jobs_scheduled (queue=? AND held=?)"),
         ("expired", "jobs_leased (queue=? AND ends_ms<?)"),
         ("first expiry", "COVERING INDEX jobs_leased (queue=?)"),

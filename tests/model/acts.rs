@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bucketq::error::Code;
-use bucketq::job::{Backoff, Claimed, DedupScope, JobId, New, Payload, State, When};
+use bucketq::job::{Backoff, Claimed, DedupScope, JobId, New, Payload, Reason, State, When};
 use bucketq::op::{Claim, Enqueued, Held, Op, Outcome};
 
 use crate::model::{Act, Answer, MJob, Model};
@@ -49,6 +49,7 @@ impl Model {
                 if job.state != State::Dead {
                     leased(job)?;
                     job.last_error = error.clone().or(job.last_error.take());
+                    job.dies(Reason::Rejected, act.now_ms);
                     let seq = job.seq;
                     self.finish(seq, State::Dead, act);
                 }
@@ -66,6 +67,18 @@ impl Model {
             }
             Op::Cancel { id, leased } => self.cancel(*id, *leased, act),
             Op::Requeue { id, run } => self.requeue(*id, *run, act),
+            Op::Move { id, run, to } => self.relocate(*id, *run, to, act),
+            Op::Delete { id, .. } if spared.contains(id) => Ok(Outcome::Deleted { was: None }),
+            Op::Delete { id, leased } => {
+                let Some(job) = self.job(*id) else { return Ok(Outcome::Deleted { was: None }) };
+                let (was, seq) = (job.state, job.seq);
+                if was == State::Leased && !leased {
+                    return Err(Code::State);
+                }
+                self.delete(seq);
+                self.advance(act);
+                Ok(Outcome::Deleted { was: Some(was) })
+            }
             Op::Purge { queue, states } => {
                 self.queues.get(queue).ok_or(Code::NoSuchQueue)?;
                 let gone: Vec<_> = self
@@ -152,6 +165,7 @@ impl Model {
             finish: (0, 0),
             token: None,
             last_error: None,
+            died: None,
             result: None,
         };
         self.jobs.insert(seq, job);
@@ -211,6 +225,7 @@ impl Model {
                 let n = job.new.max_attempts.expect("given");
                 if job.attempt >= n {
                     job.last_error = Some(format!("lease expired after attempt {n} of {n}"));
+                    job.dies(Reason::LeaseExpired, job.ends_ms);
                     job.state = State::Dead;
                     job.ends_ms = now_ms;
                     job.finish = (act.commit_seq, place);
@@ -300,6 +315,7 @@ impl Model {
         job.last_error = error.cloned().or(job.last_error.take());
         let (seq, run_at_ms) = (job.seq, job.run_at_ms);
         if Some(job.attempt) >= job.new.max_attempts {
+            job.dies(Reason::Failed, act.now_ms);
             self.finish(seq, State::Dead, act);
             return Ok(Outcome::Nacked { state: State::Dead, run_at_ms });
         }
@@ -386,8 +402,41 @@ impl Model {
         if run.is_some_and(|run| run != job.run) || job.live() {
             return Err(Code::State);
         }
-        let held = self.busy(&job.queue.clone(), job.new.group.clone().as_ref());
+        let queue = job.queue.clone();
+        Ok(Outcome::Requeued { run: self.new_run(seq, &queue, None, act) })
+    }
+
+    fn relocate(&mut self, id: JobId, run: Option<u32>, to: &str, act: Act) -> Answer {
+        let seq = self.seq_of(id)?;
+        let job = &self.jobs[&seq];
+        let is_there = job.queue == to;
+        if is_there && run.is_none_or(|run| run + 1 == job.run) {
+            return Ok(Outcome::Moved { run: job.run });
+        }
+        if run.is_some_and(|run| run != job.run) {
+            return Err(Code::State);
+        }
+        if is_there {
+            return Ok(Outcome::Moved { run: job.run });
+        }
+        if job.state == State::Leased {
+            return Err(Code::State);
+        }
+        let waits = job.state == State::Scheduled && job.run_at_ms > act.now_ms;
+        let until = waits.then_some(job.run_at_ms);
+        // Its key is for the queue that it leaves.
+        self.dedup.retain(|_, (owner, _, until)| until.is_some() || *owner != id);
+        self.make_queue(to);
+        let run = self.new_run(seq, to, until, act);
+        self.advance(act);
+        Ok(Outcome::Moved { run })
+    }
+
+    /// Begins a new run of the job in a queue, which waits until a time.
+    fn new_run(&mut self, seq: u64, queue: &str, until: Option<i64>, act: Act) -> u32 {
+        let held = self.busy(queue, self.jobs[&seq].new.group.clone().as_ref());
         let mut job = self.jobs.remove(&seq).expect("there");
+        job.queue = queue.to_owned();
         self.take_turns(&job.queue, &job.new);
         job.turn = self.next_turn(&job.queue);
         job.seq = self.next_seq(act);
@@ -395,15 +444,15 @@ impl Model {
         for (_, first_seq, _) in self.dedup.values_mut().filter(|(_, first_seq, _)| *first_seq == seq) {
             *first_seq = job.seq;
         }
-        job.state = State::Ready;
+        job.state = if until.is_some() { State::Scheduled } else { State::Ready };
         job.held = held;
         job.run += 1;
         job.attempt = 0;
-        (job.enqueued_ms, job.run_at_ms, job.ends_ms) = (act.now_ms, act.now_ms, act.now_ms);
-        (job.claimed, job.token, job.last_error, job.result) = (None, None, None, None);
+        (job.enqueued_ms, job.run_at_ms, job.ends_ms) = (act.now_ms, until.unwrap_or(act.now_ms), act.now_ms);
+        (job.claimed, job.token, job.last_error, job.result, job.died) = (None, None, None, None, None);
         let run = job.run;
         self.jobs.insert(job.seq, job);
-        Ok(Outcome::Requeued { run })
+        run
     }
 }
 

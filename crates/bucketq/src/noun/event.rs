@@ -102,6 +102,14 @@ pub enum Happened {
     Dropped(At),
     /// A job was requeued; this is its new run.
     Requeued(At),
+    /// A job was moved to another queue; this is its new run there.
+    Moved {
+        /// The job.
+        #[serde(flatten)]
+        job: At,
+        /// The queue that it left.
+        from: Arc<str>,
+    },
     /// Jobs were deleted.
     Purged {
         /// The queue.
@@ -196,6 +204,7 @@ impl Happened {
             Self::Cancelled(_) => "cancelled",
             Self::Dropped(_) => "dropped",
             Self::Requeued(_) => "requeued",
+            Self::Moved { .. } => "moved",
             Self::Purged { .. } => "purged",
             Self::Archived { .. } => "archived",
             Self::Committed { .. } => "committed",

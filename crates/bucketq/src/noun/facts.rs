@@ -96,6 +96,12 @@ facts! {
     Self::Unschedule { .. } => "unschedule", Inside, Unused, Small;
     Self::PurgeSome { .. } => "purge_some", Inside, Unused, Small;
     Self::ConfigureSome { changes, .. } => "configure_some", Inside, Sets(changes.lease_ms.flatten()), Small;
+    Self::Move { .. } => "move", Inside, Unused, Small;
+    Self::MoveSome { limit, .. } => "move_some", Inside, Unused, Places(2 * u64::from(*limit));
+    Self::Delete { .. } => "delete", Inside, Unused, Small;
+    Self::CreateQueue { .. } => "create_queue", Inside, Unused, Small;
+    Self::DeleteQueue { .. } => "delete_queue", Inside, Unused, Small;
+    Self::StrictQueues { .. } => "strict_queues", Inside, Unused, Small;
 }
 
 /// The policy is not known here. Its default is, and a change of the policy is checked too.

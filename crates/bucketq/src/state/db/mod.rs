@@ -468,6 +468,16 @@ impl Tx<'_> {
             Op::Schedule { queue, name, schedule } => self.schedule(queue, name, schedule),
             Op::Unschedule { queue, name } => self.unschedule(queue, name),
             Op::PurgeSome { queue, states, before, limit } => self.purge_some(queue, states, *before, *limit),
+            Op::Move { id, run, to } => self.move_job(id, *run, to),
+            Op::MoveSome { filter, redrive, to, after, before, limit } => {
+                self.move_some(filter, *redrive, to.as_deref(), *after, *before, *limit)
+            }
+            // If the atomic is repeated, this must not delete the job that the first time enqueued after it.
+            Op::Delete { id, .. } if savepoint::enqueued(later).contains(id) => Ok(Outcome::Deleted { was: None }),
+            Op::Delete { id, leased } => self.delete_job(id, *leased),
+            Op::CreateQueue { queue } => self.create_queue(queue),
+            Op::DeleteQueue { queue, limit } => self.delete_queue(queue, *limit),
+            Op::StrictQueues { strict } => self.set_strict(*strict),
         }
     }
 

@@ -17,7 +17,10 @@ pub(super) fn enqueued(ops: &[Op]) -> HashSet<JobId> {
 
 /// Returns the run after which a job is requeued by these ops, if they say it.
 pub(super) fn requeued_after(ops: &[Op], job: &JobId) -> Option<u32> {
-    ops.iter().find_map(|op| if let Op::Requeue { id, run } = op { run.filter(|_| id == job) } else { None })
+    ops.iter().find_map(|op| match op {
+        Op::Requeue { id, run } | Op::Move { id, run, .. } => run.filter(|_| id == job),
+        _ => None,
+    })
 }
 
 /// Returns whether this outcome, with which rows have changed, must not come from the same call twice.
@@ -29,7 +32,11 @@ fn happens_once(outcome: &Outcome) -> bool {
         | Outcome::Requeued { .. }
         | Outcome::RequeuedMany { .. }
         | Outcome::Purged { .. }
-        | Outcome::PurgedSome { .. } => true,
+        | Outcome::PurgedSome { .. }
+        | Outcome::Moved { .. }
+        | Outcome::MovedSome { .. }
+        | Outcome::Deleted { .. }
+        | Outcome::QueueDeleted { .. } => true,
         // Settings have the requested value either way, and an extend counts from its commit.
         Outcome::Paused
         | Outcome::Resumed
@@ -38,6 +45,8 @@ fn happens_once(outcome: &Outcome) -> bool {
         | Outcome::ConfiguredSome { .. }
         | Outcome::Scheduled { .. }
         | Outcome::Unscheduled { .. }
+        | Outcome::QueueCreated { .. }
+        | Outcome::StrictQueuesSet
         | Outcome::Extended { .. }
         // These end a lease, or are no part of an atomic.
         | Outcome::Claimed(_)

@@ -78,6 +78,7 @@ impl Tx<'_> {
             Queues::Named(names) => {
                 let mut lines = Vec::with_capacity(names.len());
                 for name in names {
+                    self.check_known(name)?;
                     lines.extend(self.find_line(name)?);
                 }
                 lines.sort_unstable();
@@ -144,9 +145,9 @@ impl Tx<'_> {
     fn candidate(&mut self, row: WholeJobColumns<'_>) -> Try<Claimed> {
         let mut job = self.job(row.job)?;
         let payload = self.payload(&row.payload)?;
-        // Only a job that was claimed before can have failed.
-        if job.attempt > 0 {
-            job.last_error = self.last_error(job.seq as i64, job.run)?;
+        // Only a job that was claimed before, or has had a run before, can have failed.
+        if job.attempt > 0 || job.run > 0 {
+            self.add_failures(&mut job)?;
         }
         let lease = Lease {
             token: Token([0; 16]),

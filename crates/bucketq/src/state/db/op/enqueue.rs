@@ -44,6 +44,7 @@ impl Tx<'_> {
     }
 
     fn enqueue_all(&mut self, queue: &str, jobs: &[New]) -> Try<Vec<Enqueued>> {
+        self.check_known(queue)?;
         self.make_room(jobs)?;
         let dropped = self.make_way(queue, jobs)?;
         self.sweep()?;
