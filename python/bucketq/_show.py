@@ -13,6 +13,7 @@ from bucketq.types import (
     Attempt,
     CheckReport,
     Commit,
+    Died,
     Enqueued,
     Exported,
     FixedTime,
@@ -40,6 +41,9 @@ def _fields(native: Dict) -> dict[str, Any]:
     fields["run_at"] = convert.time(fields.pop("run_at_ms"))
     for what in TIMES:
         fields[f"{what}_at"] = convert.maybe_time(fields.pop(f"{what}_ms"))
+    if fields["died"] is not None:
+        died = dict(fields["died"])
+        fields["died"] = Died(at=convert.time(died.pop("at_ms")), **died)
     return fields
 
 
@@ -123,7 +127,9 @@ def stats(native: Dict) -> Stats:
     """Return the state of the queue file as a whole."""
     time = convert.time(native["commit_ms"])
     queues = tuple(map(queue, native["queues"]))
-    return Stats(queues, native["commit_seq"], time, native["pages"], native["free_pages"])
+    return Stats(
+        queues, native["commit_seq"], time, native["pages"], native["free_pages"], native["strict_queues"]
+    )
 
 
 def host_role(native: Dict, host_dir: Path | None) -> HostRole:

@@ -13,6 +13,7 @@ from bucketq import _convert as convert
 from bucketq import _listening, _native, _op, _policy, _show
 from bucketq._atomic import AtomicBase
 from bucketq._listening import Thread, watch
+from bucketq._native import Op
 from bucketq.events import OnEvent
 from bucketq.measured import Measured, Progress, Workload, measured_of, workload_of
 from bucketq.metrics import METRICS_AGE, Metrics, metrics_of
@@ -190,6 +191,22 @@ class QueueFile:
         return [
             _show.queue(one) for one in self._file.queues(convert.maybe_millis(max_age, "max_age")).wait()
         ]
+
+    def create_queue(self, name: str) -> bool:
+        """Create a queue. Returns False if it exists. Its first job creates it too, unless queues are strict."""
+        self._file.check_queue(name)
+        return self._file.call(Op.create_queue(name)).wait()
+
+    def delete_queue(self, name: str) -> int | None:
+        """Delete a queue with its jobs, leased ones too, its policy and its schedules. Its archive stays.
+
+        Returns how many jobs it had; None if there was no such queue. Many jobs take several commits.
+        """
+        return self._file.delete_queue(name).wait()
+
+    def strict_queues(self, strict: bool = True) -> None:
+        """Refuse queues that ``create_queue`` has not created, in every process: a misspelt name is then an error."""
+        self._file.call(Op.strict_queues(strict)).wait()
 
     def claim(
         self,

@@ -28,6 +28,7 @@ from bucketq.types import (
     Page,
     Policy,
     QueueInfo,
+    Rate,
     ScheduleInfo,
     Seconds,
     State,
@@ -271,6 +272,36 @@ class Queue:
     ) -> int:
         """Requeue the finished jobs that match, oldest first. No states: the dead ones. Returns how many."""
         return _op.requeue_all(self._file, self.name, states, group, error).wait()
+
+    def redrive(
+        self, to: str | None = None, *, limit: int | None = None, rate: Rate | str | None = None
+    ) -> int:
+        """Send the dead letters of this queue back to the queues they died in, or to ``to``. Returns how many.
+
+        Takes those that are here now and that no worker holds, oldest first, a thousand per commit; at most ``limit``,
+        and no faster than ``rate``, as in "10/s". Each begins a new run with all its attempts.
+        """
+        return _op.redrive(self._file, self.name, to, limit, rate).wait()
+
+    def move(self, id: str, to: str, *, run: int | None = None) -> int:
+        """Move a job that no worker holds to another queue, as a new run; with ``run``, at most once after that run.
+
+        A job that waits for its time goes on waiting; a finished one is ready again. Returns the new run number.
+        """
+        return self._file.call(Op.move(id, to, run)).wait()
+
+    def move_all(
+        self, to: str, states: Iterable[State] = (), *, group: str | None = None, error: str | None = None
+    ) -> int:
+        """Move the jobs that match to another queue, oldest first. No states: scheduled and ready. Returns how many."""
+        return _op.move_all(self._file, self.name, to, states, group, error).wait()
+
+    def delete(self, id: str, *, leased: bool = False) -> State | None:
+        """Delete a job; one that a worker holds only with ``leased``.
+
+        Returns the state it was in; None if it was not there.
+        """
+        return self._file.call(Op.delete(id, leased)).wait()
 
     def purge(self, states: Iterable[State]) -> int:
         """Delete the jobs that are in these states now, a few thousand per commit. Returns how many."""

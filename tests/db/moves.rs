@@ -79,7 +79,10 @@ fn a_dead_letter_says_where_and_why_it_died() {
     // When it dies again, there, the first death is still the one that says where it is from.
     w.ok(&reject(1, 4, "hopeless"));
     let again = w.job(1);
-    assert_eq!((again.state, again.died, again.last_error.as_deref()), (State::Dead, letters[0].died.clone(), Some("hopeless")));
+    assert_eq!(
+        (again.state, again.died, again.last_error.as_deref()),
+        (State::Dead, letters[0].died.clone(), Some("hopeless"))
+    );
 }
 
 #[test]
@@ -130,7 +133,10 @@ fn a_redrive_takes_letters_that_died_again_and_those_that_were_moved_on() {
     assert_eq!((&*died.queue, died.error.as_deref()), ("q", Some("no route")));
     assert_eq!(step(&mut w, &redrive("dead", None, 9)), (2, false));
     assert_eq!(step(&mut w, &redrive("triage", None, 9)), (1, false));
-    assert_eq!([1, 2, 3].map(|n| (w.job(n).queue, w.state(n))), [1, 2, 3].map(|_| ("q".to_owned(), State::Ready)));
+    assert_eq!(
+        [1, 2, 3].map(|n| (w.job(n).queue, w.state(n))),
+        [1, 2, 3].map(|_| ("q".to_owned(), State::Ready))
+    );
 }
 
 #[test]
@@ -180,7 +186,10 @@ fn a_moved_job_begins_a_new_run_and_keeps_its_time_group_and_history() {
     }
     let (first, third) = (w.job(1), w.job(3));
     assert_eq!((&*first.queue, first.state, first.run_at_ms), ("p", State::Scheduled, START_MS + 5_000));
-    assert_eq!((third.state, third.run, third.attempt, third.priority, third.died), (State::Ready, 1, 0, -3, None));
+    assert_eq!(
+        (third.state, third.run, third.attempt, third.priority, third.died),
+        (State::Ready, 1, 0, -3, None)
+    );
     let told: Vec<_> = w.detail(3).unwrap().attempts.iter().map(|a| (a.run, a.ended)).collect();
     assert_eq!(told, [(0, Ended::Failed), (0, Ended::Moved)]);
     assert_eq!(w.claim_numbers(claim("q", 9, 2)), [2], "the next one of the group is first now");
@@ -209,7 +218,10 @@ fn a_moved_job_frees_its_key_unless_the_key_has_a_window() {
 #[test]
 fn many_jobs_move_by_filter() {
     let mut w = World::default();
-    w.ok(&enqueue("q", [job(1), grouped(2, "g"), grouped(3, "g"), New { when: When::In(9), ..grouped(4, "g") }]));
+    w.ok(&enqueue(
+        "q",
+        [job(1), grouped(2, "g"), grouped(3, "g"), New { when: When::In(9), ..grouped(4, "g") }],
+    ));
     w.claim(claim("q", 1, 1));
     w.ok(&Op::Ack { held: held(1, 1), result: None });
     let some = |states: &[State], group: Option<&str>, to: Option<&str>, limit| {
@@ -223,7 +235,10 @@ fn many_jobs_move_by_filter() {
     assert_eq!((w.state(4), &*w.job(4).queue), (State::Scheduled, "p"));
     assert_eq!(step(&mut w, &some(&[State::Done], None, Some("p"), 9)), (1, false));
     assert_eq!(w.state(1), State::Ready, "a finished job runs again there");
-    w.ok(&configure("full", Changes { max_pending: Some(Some(1)), overflow: Some(Overflow::DropOldest), ..Changes::default() }));
+    w.ok(&configure(
+        "full",
+        Changes { max_pending: Some(Some(1)), overflow: Some(Overflow::DropOldest), ..Changes::default() },
+    ));
     w.ok(&enqueue("q", [job(5)]));
     assert_eq!(step(&mut w, &some(&[], None, Some("full"), 9)), (1, false));
     w.ok(&enqueue("full", [job(6)]));

@@ -52,7 +52,10 @@ fn a_deleted_queue_is_gone_with_everything_in_it() {
     assert_eq!(w.refused(&Op::Ack { held: held(1, 1), result: None }).code(), Code::NoSuchJob);
     assert!(matches!(w.query(&Query::Schedules(None)), Answer::Schedules(all) if all.is_empty()));
     assert!(matches!(w.query(&Query::Policy("q".into())), Answer::Policy(p) if *p == Policy::default()));
-    assert_eq!(w.refused(&Op::Purge { queue: "q".into(), states: vec![State::Done] }).code(), Code::NoSuchQueue);
+    assert_eq!(
+        w.refused(&Op::Purge { queue: "q".into(), states: vec![State::Done] }).code(),
+        Code::NoSuchQueue
+    );
     w.wait(7_200_000);
     assert!(w.claim(claim("q", 9, 2)).is_empty(), "its schedule is gone");
     // A new one of its name has nothing of it.
@@ -96,7 +99,12 @@ fn an_atomic_that_fails_brings_a_deleted_queue_back() {
     let mut w = World::default();
     w.ok(&configure("q", Changes { max_attempts: Some(3), ..Changes::default() }));
     w.ok(&enqueue("q", [job(1)]));
-    let fails = Op::Atomic(vec![delete("q", 9), Op::Resume { queue: "q".into() }, enqueue("q", [job(2)]), Op::Requeue { id: bucketq_tests::queue_db::id(7), run: None }]);
+    let fails = Op::Atomic(vec![
+        delete("q", 9),
+        Op::Resume { queue: "q".into() },
+        enqueue("q", [job(2)]),
+        Op::Requeue { id: bucketq_tests::queue_db::id(7), run: None },
+    ]);
     assert_eq!(w.refused(&fails).code(), Code::NoSuchJob);
     w.ok(&enqueue("q", [New { max_attempts: None, ..job(3) }]));
     assert_eq!((w.state(1), w.job(3).max_attempts), (State::Ready, 3));

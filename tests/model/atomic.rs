@@ -54,7 +54,10 @@ impl Model {
     pub fn is_requeued_already(&self, id: JobId, later: &[Op]) -> bool {
         let run = later.iter().find_map(|op| match op {
             Op::Requeue { id: other, run: Some(run) } | Op::Move { id: other, run: Some(run), .. }
-                if *other == id => Some(*run),
+                if *other == id =>
+            {
+                Some(*run)
+            }
             _ => None,
         });
         run.is_some_and(|run| self.job(id).is_some_and(|job| job.run == run + 1))

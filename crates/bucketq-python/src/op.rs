@@ -248,6 +248,31 @@ impl Op {
     }
 
     #[staticmethod]
+    #[pyo3(signature = (job, to, run=None), name = "move")]
+    fn move_to(py: Python<'_>, job: &str, to: String, run: Option<u32>) -> PyResult<Self> {
+        let op = bucketq::Op::Move { id: id(py, job)?, run, to };
+        Ok(Self::of(op, expect!(py, Outcome::Moved { run } => run)))
+    }
+
+    #[staticmethod]
+    fn delete(py: Python<'_>, job: &str, leased: bool) -> PyResult<Self> {
+        let op = bucketq::Op::Delete { id: id(py, job)?, leased };
+        Ok(Self::of(op, expect!(py, Outcome::Deleted { was } => was.map(bucketq::State::as_str))))
+    }
+
+    #[staticmethod]
+    fn create_queue(queue: String) -> Self {
+        let op = bucketq::Op::CreateQueue { queue };
+        Self::of(op, expect!(py, Outcome::QueueCreated { is_new } => is_new))
+    }
+
+    #[staticmethod]
+    fn strict_queues(strict: bool) -> Self {
+        let op = bucketq::Op::StrictQueues { strict };
+        Self::of(op, expect!(py, Outcome::StrictQueuesSet => py.None()))
+    }
+
+    #[staticmethod]
     fn purge(py: Python<'_>, queue: String, states: Vec<String>) -> PyResult<Self> {
         let op = bucketq::Op::Purge { queue, states: values::states(states).or_raise(py)? };
         Ok(Self::of(op, expect!(py, Outcome::Purged { count } => count)))

@@ -21,7 +21,8 @@ pub struct Purged {
 impl Purged {
     /// Reads them from the calls.
     pub fn new(history: &History) -> Self {
-        let mut out = Self { queues_of: BTreeMap::new(), queues: BTreeSet::new(), left: history.left.clone() };
+        let mut out =
+            Self { queues_of: BTreeMap::new(), queues: BTreeSet::new(), left: history.left.clone() };
         for call in &history.calls {
             for (op, _) in parts(call) {
                 match effect(op) {

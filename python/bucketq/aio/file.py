@@ -13,6 +13,7 @@ from bucketq import _convert as convert
 from bucketq import _listening, _native, _op, _policy, _show
 from bucketq._atomic import AtomicBase
 from bucketq._listening import Task, watch
+from bucketq._native import Op
 from bucketq.aio.queue import Batch, Job, OnLeaseLost, Queue
 from bucketq.events import OnEvent
 from bucketq.measured import Measured, Progress, Workload, measured_of, workload_of
@@ -151,6 +152,22 @@ class QueueFile:
     async def queues(self, *, max_age: Seconds | None = None) -> builtins.list[QueueInfo]:
         """Return every queue with its counts; ``max_age`` allows state that is this old."""
         return [_show.queue(one) for one in await self._file.queues(convert.maybe_millis(max_age, "max_age"))]
+
+    async def create_queue(self, name: str) -> bool:
+        """Create a queue. Returns False if it exists. Its first job creates it too, unless queues are strict."""
+        self._file.check_queue(name)
+        return await self._file.call(Op.create_queue(name))
+
+    async def delete_queue(self, name: str) -> int | None:
+        """Delete a queue with its jobs, leased ones too, its policy and its schedules. Its archive stays.
+
+        Returns how many jobs it had; None if there was no such queue. Many jobs take several commits.
+        """
+        return await self._file.delete_queue(name)
+
+    async def strict_queues(self, strict: bool = True) -> None:
+        """Refuse queues that ``create_queue`` has not created, in every process: a misspelt name is then an error."""
+        await self._file.call(Op.strict_queues(strict))
 
     async def claim(
         self,

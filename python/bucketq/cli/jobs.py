@@ -293,7 +293,12 @@ def requeue(
         if queue is not None:
             remark_new(file, queue)
         count = file.requeue_all(states(state), queue=queue, group=group, error=error)
+        sources = dead_letters_of(file, queue) if count == 0 and queue is not None else []
     answer({"requeued": count}) if json else say(f"{show.plural(count, 'job')} ready again")
+    if sources:
+        remark(
+            f"dead jobs of {', '.join(sources)} are ready in {queue}: bucketq redrive {queue} sends them back"
+        )
 
 
 @command("bucketq cancel 0192f0c1-...", "Jobs")
@@ -308,6 +313,11 @@ def cancel(
     with place.open() as file:
         was = found(file, id).cancel(id, leased=leased)
     answer({"id": id, "was": was}) if json else say(f"{id} is cancelled, it was {was}")
+
+
+def dead_letters_of(file: QueueFile, queue: str) -> list[str]:
+    """Return the queues whose dead jobs move to this one."""
+    return [one.name for one in file.queues() if file.queue(one.name).policy().dead_letter == queue]
 
 
 def remark_new(file: QueueFile, queue: str) -> None:

@@ -60,6 +60,8 @@ class Stats:
     """Pages of the database, 4,096 bytes each."""
     free_pages: int
     """Pages of those that are empty."""
+    strict_queues: bool = False
+    """Only ``create_queue`` creates queues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,14 @@ from bucketq.types.policy import Backoff, Seconds
 State = Literal["scheduled", "ready", "leased", "done", "dead", "cancelled"]
 """The stored states of a job, in the order it passes through them."""
 
-Ended = Literal["failed", "expired", "rejected", "done", "cancelled", "dropped"]
-"""How an attempt ended: nacked, lease ran out, rejected; or how a run ended: acked, cancelled, dropped for room."""
+Ended = Literal[
+    "failed", "expired", "rejected", "done", "cancelled", "dropped", "moved", "forwarded", "unclaimed"
+]
+"""How an attempt ended: nacked, lease ran out, rejected; or how a run ended: acked, cancelled, dropped for room, moved
+to another queue ("forwarded" if it is a dead letter there still), not claimed in time."""
+
+Reason = Literal["failed", "lease_expired", "rejected", "expired"]
+"""Why a job died: its last attempt was nacked, or its lease ran out; it was rejected; no worker claimed it in time."""
 
 
 class Extras(TypedDict, total=False):
@@ -90,6 +96,20 @@ class Enqueued:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Died:
+    """How a job died."""
+
+    queue: str
+    """The queue it died in: the origin of a dead letter."""
+    reason: Reason
+    attempts: int
+    """Claims in the run that died."""
+    error: str | None
+    """The message of the last failure of that run."""
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobInfo:
     """A job without its payload and result."""
 
@@ -124,7 +144,9 @@ class JobInfo:
     worker: str | None
     """The worker that claimed it last."""
     last_error: str | None
-    """The message of the last failure."""
+    """The message of the last failure; of a dead letter that has not failed here, that of its death."""
+    died: Died | None = None
+    """How it died: of a dead job, and of a dead letter, which died in another queue and is in this one since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

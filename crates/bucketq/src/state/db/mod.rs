@@ -473,7 +473,9 @@ impl Tx<'_> {
                 self.move_some(filter, *redrive, to.as_deref(), *after, *before, *limit)
             }
             // If the atomic is repeated, this must not delete the job that the first time enqueued after it.
-            Op::Delete { id, .. } if savepoint::enqueued(later).contains(id) => Ok(Outcome::Deleted { was: None }),
+            Op::Delete { id, .. } if savepoint::enqueued(later).contains(id) => {
+                Ok(Outcome::Deleted { was: None })
+            }
             Op::Delete { id, leased } => self.delete_job(id, *leased),
             Op::CreateQueue { queue } => self.create_queue(queue),
             Op::DeleteQueue { queue, limit } => self.delete_queue(queue, *limit),

@@ -66,7 +66,9 @@ impl Tx<'_> {
         while run >= 0 {
             let Some(last) = self.last_entry(seq, run)? else { return Ok(None) };
             // A dead letter stays one when it runs here again, or was moved on.
-            if last.queue == queue && last.ended != Ended::Moved as i64 || last.ended == Ended::Forwarded as i64 {
+            if last.queue == queue && last.ended != Ended::Moved as i64
+                || last.ended == Ended::Forwarded as i64
+            {
                 run = i64::from(last.run) - 1;
                 continue;
             }
@@ -174,7 +176,8 @@ impl Tx<'_> {
 
     pub fn delete_job(&mut self, id: &JobId, leased: bool) -> Try<Outcome> {
         let sql = sql!("SELECT ", DoomedJob::COLUMNS, " FROM jobs WHERE id = ?1");
-        let found = self.conn.prepare_cached(sql)?.query_row(params![id.as_bytes()], DoomedJob::read).optional()?;
+        let found =
+            self.conn.prepare_cached(sql)?.query_row(params![id.as_bytes()], DoomedJob::read).optional()?;
         let Some(DoomedJob { queue, job }) = found else { return Ok(Outcome::Deleted { was: None }) };
         let was = job.leaver.state;
         if was == State::Leased && !leased {
@@ -203,6 +206,8 @@ row! {
 pub(in crate::state::db) fn unknown_queue(name: &str) -> Error {
     Error::new(
         crate::noun::error::Code::NoSuchQueue,
-        format!("there is no queue {name:?}, and strict_queues lets only create_queue make one: create it first"),
+        format!(
+            "there is no queue {name:?}, and strict_queues lets only create_queue make one: create it first"
+        ),
     )
 }
