@@ -112,9 +112,13 @@ def queue(native: Dict) -> QueueInfo:
 
 
 def counts(name: str, native: list[Dict]) -> QueueInfo:
-    """Return the queue of this name; an empty one if no job has created it yet."""
+    """Return the queue of this name; an empty one, which does not exist, if nobody has created it yet."""
     found = [queue(one) for one in native if one["name"] == name]
-    return found[0] if found else QueueInfo(name, False, False, 0, dict.fromkeys(STATES, 0), 0, 0, None)
+    return (
+        found[0]
+        if found
+        else QueueInfo(name, False, False, 0, dict.fromkeys(STATES, 0), 0, 0, None, exists=False)
+    )
 
 
 def report(native: Dict) -> ProbeReport:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +12,7 @@ from typing import Self, Unpack
 from bucketq import _convert as convert
 from bucketq import _listening, _native, _op, _policy, _show
 from bucketq._atomic import AtomicBase
-from bucketq._listening import Thread, watch
+from bucketq._listening import Listening, Thread, watch
 from bucketq._native import Op
 from bucketq.events import OnEvent
 from bucketq.measured import Measured, Progress, Workload, measured_of, workload_of
@@ -174,10 +174,11 @@ class Atomic(AtomicBase):
 class QueueFile:
     """An open queue file. Close it, or use it as a context manager. Threads may share a handle."""
 
-    __slots__ = ("_file", "url")
+    __slots__ = ("_file", "_listening", "url")
 
     def __init__(self, file: _native.File, url: str) -> None:
         self._file = file
+        self._listening: builtins.list[Listening] = []
         self.url = url
         """The URL it was opened with."""
 
@@ -344,6 +345,21 @@ class QueueFile:
         """Return all metrics; counts of jobs are at most ``max_age`` old."""
         return metrics_of(self._file.metrics(convert.maybe_millis(max_age, "max_age")).wait())
 
+    def on_event(self, callback: OnEvent) -> Callable[[], None]:
+        """Call this with each event of this process from now on. Returns the function that ends it.
+
+        A callback that was slower than the events is still called with those that came before the end.
+        """
+        listening = Thread(self._file, callback)
+        self._listening.append(listening)
+
+        def end() -> None:
+            listening.stop()
+            if listening in self._listening:
+                self._listening.remove(listening)
+
+        return end
+
     def close(self) -> None:
         """Wait for the calls sent before, then close the handle. Waiting claims raise Closed.
 
@@ -353,6 +369,8 @@ class QueueFile:
             _show.closed(self.url, self._file.close().wait())
         finally:
             _listening.end(self._file)
+            for one in self._listening:
+                one.end()
 
     def __enter__(self) -> Self:
         return self

@@ -251,7 +251,10 @@ class Queue:
         return _show.page(_op.page(self._file, self.name, states, group, expired, error, after, limit).wait())
 
     def counts(self, *, max_age: Seconds | None = None) -> QueueInfo:
-        """Return the number of jobs in each state; ``max_age`` allows state that is this old."""
+        """Return the number of jobs in each state; ``max_age`` allows state that is this old.
+
+        The counts of a queue that nobody has created are zeros, and its ``exists`` is False.
+        """
         call = self._file.queues(convert.maybe_millis(max_age, "max_age"))
         return _show.counts(self.name, call.wait())
 

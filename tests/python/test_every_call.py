@@ -190,6 +190,16 @@ async def file_metrics(w):
     assert (found.requests["put"] > 0) == (w.file.host_role.role != "joined")
 
 
+async def file_on_event(w):
+    told = []
+    end = w.file.on_event(told.append)
+    await w.q.pause()
+    await w.q.cancel(w.ready)
+    await w.file.close()
+    assert "cancelled" in [event.name for event in told]
+    end()
+
+
 async def file_close(w):
     await w.file.close()
     await w.file.close()
@@ -425,6 +435,7 @@ CALLS = {
     "QueueFile.directory": file_directory,
     "QueueFile.host_role": file_host_role,
     "QueueFile.metrics": file_metrics,
+    "QueueFile.on_event": file_on_event,
     "QueueFile.close": file_close,
     "Queue.enqueue": queue_enqueue,
     "Queue.enqueue_many": queue_enqueue_many,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +12,7 @@ from typing import Self, Unpack
 from bucketq import _convert as convert
 from bucketq import _listening, _native, _op, _policy, _show
 from bucketq._atomic import AtomicBase
-from bucketq._listening import Task, watch
+from bucketq._listening import Listening, Task, watch
 from bucketq._native import Op
 from bucketq.aio.queue import Batch, Job, OnLeaseLost, Queue
 from bucketq.events import OnEvent
@@ -137,10 +137,11 @@ class Atomic(AtomicBase):
 class QueueFile:
     """An open queue file, as ``bucketq.QueueFile``."""
 
-    __slots__ = ("_file", "url")
+    __slots__ = ("_file", "_listening", "url")
 
     def __init__(self, file: _native.File, url: str) -> None:
         self._file = file
+        self._listening: builtins.list[Listening] = []
         self.url = url
         """The URL it was opened with."""
 
@@ -305,6 +306,21 @@ class QueueFile:
         """Return all metrics; counts of jobs are at most ``max_age`` old."""
         return metrics_of(await self._file.metrics(convert.maybe_millis(max_age, "max_age")))
 
+    def on_event(self, callback: OnEvent) -> Callable[[], None]:
+        """Call this with each event of this process from now on. Returns the function that ends it.
+
+        A callback that was slower than the events is still called with those that came before the end.
+        """
+        listening = Task(self._file, callback)
+        self._listening.append(listening)
+
+        def end() -> None:
+            listening.stop()
+            if listening in self._listening:
+                self._listening.remove(listening)
+
+        return end
+
     async def close(self) -> None:
         """Wait for the calls sent before, then close the handle. Waiting claims raise Closed.
 
@@ -314,6 +330,8 @@ class QueueFile:
             _show.closed(self.url, await self._file.close())
         finally:
             await _listening.aend(self._file)
+            for one in self._listening:
+                await one.aend()
 
     async def __aenter__(self) -> Self:
         return self

@@ -117,7 +117,7 @@ def enqueue(
         payload = sys.stdin.buffer.read() if data == "-" else data or ""
         receipt = file.queue(queue).enqueue(meant(payload, content_type), **extras)
     if json:
-        answer(show.plain(receipt))
+        answer(show.plain(receipt) | {"created": receipt.created})
     else:
         out.print(
             receipt.id + ("  [dim]already enqueued[/]" if receipt.deduplicated or receipt.existing else "")

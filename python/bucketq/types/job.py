@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypedDict, Unpack, overload
@@ -93,6 +93,11 @@ class Enqueued:
     """Jobs cancelled to make room; if several jobs are enqueued together, listed in the first receipt."""
     existing: bool = False
     """True if the job was enqueued before under the same id, even if it has left since: a repeat, nothing was added."""
+
+    @property
+    def created(self) -> bool:
+        """True if this call added the job; otherwise ``deduplicated`` or ``existing`` says why not."""
+        return not (self.deduplicated or self.existing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,8 +204,17 @@ class JobDetail(JobInfo):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list."""
+    """One page of a list: ``for job in page``."""
 
     jobs: tuple[JobInfo, ...]
     next: int | None
     """Pass it as ``after`` to get the next page; None at the end."""
+
+    def __iter__(self) -> Iterator[JobInfo]:
+        return iter(self.jobs)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __bool__(self) -> bool:
+        return bool(self.jobs)
