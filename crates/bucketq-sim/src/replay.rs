@@ -246,11 +246,10 @@ fn gone(history: &History, seq: u64, before: &Jobs, after: &Jobs, bad: &mut Vec<
     let mut told = 0;
     for call in history.calls.iter().filter(|c| c.commit().is_some_and(|(s, ..)| s == seq)) {
         for (_, outcome) in parts(call) {
-            match outcome {
-                Some(Outcome::Purged { count }) => told += count,
-                Some(Outcome::Deleted { was: Some(_) }) => told += 1,
-                _ => {}
+            if let Some(Outcome::Purged { count }) = outcome {
+                told += count;
             }
+            told += u64::from(matches!(outcome, Some(Outcome::Deleted { was: Some(_) })));
         }
     }
     // A job may come and go within one commit.

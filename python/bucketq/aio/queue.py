@@ -277,7 +277,7 @@ class Queue:
     async def move(self, id: str, to: str, *, run: int | None = None) -> int:
         """Move a job that no worker holds to another queue, as a new run; with ``run``, at most once after that run.
 
-        A job that waits for its time goes on waiting; a finished one is ready again. Returns the new run number.
+        A job that waits keeps its time; a finished one is ready again. Returns the new run number.
         """
         return await self._file.call(Op.move(id, to, run))
 

@@ -17,10 +17,14 @@ pub(super) fn enqueued(ops: &[Op]) -> HashSet<JobId> {
 
 /// Returns the run after which a job is requeued by these ops, if they say it.
 pub(super) fn requeued_after(ops: &[Op], job: &JobId) -> Option<u32> {
-    ops.iter().find_map(|op| match op {
-        Op::Requeue { id, run } | Op::Move { id, run, .. } => run.filter(|_| id == job),
-        _ => None,
-    })
+    let of = |op: &Op| {
+        if let Op::Requeue { id, run } | Op::Move { id, run, .. } = op {
+            run.filter(|_| id == job)
+        } else {
+            None
+        }
+    };
+    ops.iter().find_map(of)
 }
 
 /// Returns whether this outcome, with which rows have changed, must not come from the same call twice.

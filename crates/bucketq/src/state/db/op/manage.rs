@@ -29,7 +29,7 @@ pub(in crate::state::db) enum Begins {
     Again,
     /// On its way to a dead-letter queue.
     Dead,
-    /// Moved to another queue, with this entry about its old run. A job that waits goes on waiting.
+    /// Moved to another queue, with this entry about its old run. A job that waits keeps its time.
     Moved(Ended),
 }
 
@@ -119,7 +119,7 @@ impl Tx<'_> {
             _ => None,
         };
         let moved = matches!(begins, Begins::Moved(_));
-        // A job that waits for its time goes on waiting for it in another queue.
+        // A job that waits for its time keeps it in another queue.
         let waits = moved && job_row.state == State::Scheduled && job_row.run_at_ms > self.now_ms;
         let (state, run_at_ms) =
             if waits { (State::Scheduled, job_row.run_at_ms) } else { (State::Ready, self.now_ms) };

@@ -1,7 +1,7 @@
 //! Moves of jobs to other queues, and dead letters: how a job died, and its way back (redrive).
 //!
-//! A moved job begins a new run in the other queue. What it went through stays in its attempts, and they say whether it
-//! is a dead letter: its last run died in another queue.
+//! A moved job begins a new run in the other queue. Its attempts come along, and they say whether it is a dead
+//! letter: its last run died in another queue.
 
 use rusqlite::{OptionalExtension, params};
 
