@@ -348,13 +348,13 @@ class QueueFile:
     def on_event(self, callback: OnEvent) -> Callable[[], None]:
         """Call this with each event of this process from now on. Returns the function that ends it.
 
-        A callback that was slower than the events is still called with those that came before the end.
+        That function waits until the events before it are delivered.
         """
         listening = Thread(self._file, callback)
         self._listening.append(listening)
 
         def end() -> None:
-            listening.stop()
+            listening.end()
             if listening in self._listening:
                 self._listening.remove(listening)
 

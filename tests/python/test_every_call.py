@@ -197,7 +197,9 @@ async def file_on_event(w):
     await w.q.cancel(w.ready)
     await w.file.close()
     assert "cancelled" in [event.name for event in told]
-    end()
+    ended = end()
+    if ended is not None:
+        await ended
 
 
 async def file_close(w):

@@ -326,6 +326,11 @@ print(told.count("acked"))
     assert program(code) == ("child: closed\nchild ended 0\n1\n", "", 0)
 
 
+async def settled(result):
+    if result is not None:
+        await result
+
+
 async def test_listeners_come_and_go_on_an_open_file(memory):
     async with await memory.open() as file:
         q, first, second = file.queue("q"), [], []
@@ -333,9 +338,9 @@ async def test_listeners_come_and_go_on_an_open_file(memory):
         end_first = file.on_event(first.append)
         end_second = file.on_event(second.append)
         await q.enqueue(2)
-        end_first()
-        end_first()
+        await settled(end_first())
+        await settled(end_first())
         await q.enqueue(3)
-    end_second()
+    await settled(end_second())
     kinds = [[event.name for event in told].count("enqueued") for told in (first, second)]
     assert kinds == [1, 2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -306,16 +306,16 @@ class QueueFile:
         """Return all metrics; counts of jobs are at most ``max_age`` old."""
         return metrics_of(await self._file.metrics(convert.maybe_millis(max_age, "max_age")))
 
-    def on_event(self, callback: OnEvent) -> Callable[[], None]:
+    def on_event(self, callback: OnEvent) -> Callable[[], Awaitable[None]]:
         """Call this with each event of this process from now on. Returns the function that ends it.
 
-        A callback that was slower than the events is still called with those that came before the end.
+        That function waits until the events before it are delivered.
         """
         listening = Task(self._file, callback)
         self._listening.append(listening)
 
-        def end() -> None:
-            listening.stop()
+        async def end() -> None:
+            await listening.aend()
             if listening in self._listening:
                 self._listening.remove(listening)
 
