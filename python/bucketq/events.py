@@ -57,6 +57,7 @@ __all__ = [
     "Resent",
     "Snapshot",
     "Synced",
+    "Unclaimed",
 ]
 
 Loss = Literal["ran_out", "taken"]
@@ -206,6 +207,14 @@ class Moved(JobEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unclaimed(JobEvent):
+    """A job expired because no worker claimed it in time: it is dead, or ``removed``."""
+
+    name: ClassVar[str] = "unclaimed"
+    removed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Purged(Event):
     """Jobs were deleted."""
 
@@ -291,7 +300,7 @@ KINDS: dict[str, type[Event]] = {
     for kind in (
         Enqueued, Deduplicated, Claimed, ClaimedNothing, Expired, Extended, LeaseLost, Acked, Nacked, Released, Dead,
         Cancelled, Dropped, Requeued, Moved, Purged, Archived, Committed, Conflict, Resent, Synced, Snapshot,
-        Checkpoint, Missed,
+        Checkpoint, Unclaimed, Missed,
     )
 }  # fmt: skip
 """Every kind by its name."""

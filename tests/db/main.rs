@@ -6,6 +6,7 @@ mod backpressure;
 mod claim;
 mod dedup;
 mod enqueue;
+mod expiry;
 mod file;
 mod group;
 mod integrity;

@@ -20,6 +20,8 @@ fn every_hot_statement_uses_its_index() {
         ("job of a session", "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"),
         ("session", "SEARCH sessions USING PRIMARY KEY (id=?)"),
         ("due", "jobs_scheduled (queue=? AND held=? AND run_at_ms<?)"),
+        ("next expiries", "expiries_at (at_ms>?)"),
+        ("expiry of a job", "SEARCH expiries USING INTEGER PRIMARY KEY (rowid=?)"),
         ("last entry", "PRIMARY KEY (seq=? AND run<?)"),
         ("first due", "COVERING INDEX jobs_scheduled (queue=? AND held=?)"),
         ("expired", "jobs_leased (queue=? AND ends_ms<?)"),

@@ -187,7 +187,18 @@ fn new() -> impl Strategy<Value = New> {
                 std::collections::BTreeMap::default()
             };
             let (max_attempts, backoff) = (Some(max_attempts), Some(backoff));
-            New { id, payload, priority, when, max_attempts, backoff, dedup, group, headers }
+            New {
+                id,
+                payload,
+                priority,
+                when,
+                max_attempts,
+                backoff,
+                dedup,
+                group,
+                headers,
+                expires_ms: None,
+            }
         },
     )
 }

@@ -66,6 +66,7 @@ extras! {
     dedup_unfinished: bool,
     group: Option<String>,
     headers: Option<BTreeMap<String, String>>,
+    expires_ms: Option<i64>,
 }
 
 impl New {
@@ -77,6 +78,7 @@ impl New {
         job.priority = extras.priority.unwrap_or(job.priority);
         job.max_attempts = extras.max_attempts;
         job.group = extras.group;
+        job.expires_ms = extras.expires_ms;
         job.headers = extras.headers.unwrap_or_default();
         job.when = match (extras.delay_ms, extras.at_ms) {
             (Some(delay), _) => When::In(delay),

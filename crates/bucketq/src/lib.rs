@@ -57,7 +57,7 @@ pub use crate::noun::job::{
 };
 pub use crate::noun::lease::{self, Lease, Token};
 pub use crate::noun::op::{self, Enqueued, Held, Op, Outcome, Queues};
-pub use crate::noun::policy::{self, Changes, Overflow, Policy, Rate};
+pub use crate::noun::policy::{self, Changes, OnExpiry, Overflow, Policy, Rate};
 pub use crate::noun::query::{
     self, Answer, Collected, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, ScheduleInfo,
     Stats,

@@ -76,6 +76,9 @@ def enqueue(
     at: Annotated[
         str | None, typer.Option(help="Not before this time: 2026-12-31T18:00.", show_default=False)
     ] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="Expires this long from now unless claimed: 1h.", show_default=False)
+    ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option(help="A header, name=text; may be repeated.", show_default=False),
@@ -100,6 +103,7 @@ def enqueue(
         "content_type": content_type,
         "backoff": None if backoff is None else words.backoff(backoff, "--backoff"),
         "at": None if at is None else words.moment(at, "--at"),
+        "expires": None if expires is None else words.seconds(expires, "--expires"),
         "headers": None if header is None else headers(header),
         "id": id,
     }

@@ -26,6 +26,8 @@ DEFAULTS: dict[str, Any] = {
     "backoff": show.plain(Backoff()),
     "lease": 60.0,
     "dead_letter": None,
+    "expires": None,
+    "on_expiry": "dead",
     "dedup_content": False,
     "dedup_window": 3600.0,
     "max_pending": None,
@@ -65,6 +67,10 @@ def configure(
     ] = None,
     lease: Annotated[str | None, option("How long a lease lasts; none: forever, at most once.")] = None,
     dead_letter: Annotated[str | None, option("The queue that dead jobs move to, or none.")] = None,
+    expires: Annotated[str | None, option("A job expires unless it is claimed within this time.")] = None,
+    on_expiry: Annotated[
+        Literal["dead", "delete"] | None, option("An expired job is dead, or deleted.")
+    ] = None,
     dedup_content: Annotated[
         YesNo | None, option("A job without a dedup key gets one from its content.")
     ] = None,
@@ -99,6 +105,8 @@ def configure(
         "backoff": (backoff, words.backoff),
         "lease": (lease, words.seconds_or_none),
         "dead_letter": (dead_letter, words.text_or_none),
+        "expires": (expires, words.seconds_or_none),
+        "on_expiry": (on_expiry, None),
         "dedup_content": (dedup_content, words.yes),
         "dedup_window": (dedup_window, words.window),
         "max_pending": (max_pending, words.number_or_none),

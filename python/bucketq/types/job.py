@@ -44,6 +44,8 @@ class Extras(TypedDict, total=False):
     """Jobs of a group run in the order they were enqueued, one at a time unless the policy allows more."""
     headers: Mapping[str, str] | None
     """Small metadata beside the payload, such as a trace context."""
+    expires: Seconds | None
+    """It expires this long after its enqueue if no worker has claimed it; by default as the queue's policy says."""
     content_type: str | None
     """The content type of the payload; by default derived from the data."""
     id: str | None

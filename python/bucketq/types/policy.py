@@ -122,6 +122,10 @@ class Changes(TypedDict, total=False):
     """How long a claim's lease lasts; None: forever, so no job is handed out twice (at most once)."""
     dead_letter: str | None
     """The queue that dead jobs move to; None leaves them in this one."""
+    expires: Seconds | None
+    """How long after its enqueue a job expires if no worker has claimed it."""
+    on_expiry: Literal["dead", "delete"]
+    """Whether a job that has expired is dead or deleted."""
     dedup_content: bool
     """If True, a job without a dedup key gets one from its content."""
     dedup_window: Seconds | Literal["unfinished"] | None
@@ -156,6 +160,8 @@ class Policy:
     backoff: Backoff
     lease: timedelta | None
     dead_letter: str | None
+    expires: timedelta | None
+    on_expiry: Literal["dead", "delete"]
     dedup_content: bool
     dedup_window: timedelta | None
     max_pending: int | None

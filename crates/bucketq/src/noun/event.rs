@@ -59,6 +59,14 @@ pub enum Happened {
     ClaimedNothing,
     /// A lease ran out: the job can be claimed again, or is dead.
     Expired(At),
+    /// No worker claimed the job in time: it is dead, or deleted.
+    Unclaimed {
+        /// The job.
+        #[serde(flatten)]
+        job: At,
+        /// It is deleted.
+        removed: bool,
+    },
     /// A lease was extended.
     Extended {
         /// The job.
@@ -195,6 +203,7 @@ impl Happened {
             Self::Claimed { .. } => "claimed",
             Self::ClaimedNothing => "claimed_nothing",
             Self::Expired(_) => "expired",
+            Self::Unclaimed { .. } => "unclaimed",
             Self::Extended { .. } => "extended",
             Self::LeaseLost { .. } => "lease_lost",
             Self::Acked { .. } => "acked",

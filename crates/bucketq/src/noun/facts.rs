@@ -109,9 +109,9 @@ fn default_lease() -> Option<i64> {
     Policy::default().lease_ms
 }
 
-/// Jobs whose last lease has expired become dead, and ready again in a dead-letter queue; schedules fire.
+/// Jobs that expire, or whose last lease has expired, become dead, and ready again in a dead-letter queue; schedules fire.
 fn claiming(jobs: u32) -> Size<'static> {
-    Places(2_000 + 2 * u64::from(jobs))
+    Places(4_000 + 4 * u64::from(jobs))
 }
 
 impl Op {
@@ -191,8 +191,8 @@ impl Op {
     pub(crate) fn places(&self) -> u64 {
         match self.facts().size {
             Small | Bytes(_) => 2,
-            // Each may cancel another job to make room.
-            Jobs(jobs) => 2 * jobs.len() as u64,
+            // Each may cancel another job to make room, and some may expire.
+            Jobs(jobs) => 1_000 + 2 * jobs.len() as u64,
             Places(places) => places,
             Parts(ops) => ops.iter().map(Self::places).sum(),
         }

@@ -276,6 +276,9 @@ pub struct New {
     pub group: Option<String>,
     /// Small values beside the payload, such as a trace context.
     pub headers: BTreeMap<String, String>,
+    /// How long after its enqueue it expires if no worker has claimed it; none for the time in the queue's policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_ms: Option<i64>,
 }
 
 impl New {
@@ -292,6 +295,7 @@ impl New {
             dedup: None,
             group: None,
             headers: BTreeMap::new(),
+            expires_ms: None,
         }
     }
 }

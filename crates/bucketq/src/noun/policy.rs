@@ -51,6 +51,10 @@ policy! {
     /// How long a claim holds its jobs, unless the claim has its own time. None: until they are acked or nacked,
     /// however long that takes; they are never handed out twice (at most once).
     lease_ms: Option<i64> = Some(60_000),
+    /// How long after its enqueue a job expires if no worker has claimed it, unless the job has its own time.
+    expires_ms: Option<i64> = None,
+    /// Whether a job that has expired is dead or deleted.
+    on_expiry: OnExpiry = OnExpiry::Dead,
     /// The queue that dead jobs move to, as ready jobs of a new run; none leaves them here.
     dead_letter: Option<String> = None,
     /// A job without a dedup key of its own gets one from its content.
@@ -98,6 +102,17 @@ pub enum Overflow {
     },
     /// The jobs that have waited longest are cancelled to make room.
     DropOldest,
+}
+
+/// Whether a job that has expired is dead or deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnExpiry {
+    /// It is dead.
+    #[default]
+    Dead,
+    /// It is deleted, and not archived.
+    Delete,
 }
 
 /// A number of claims in a time: a bucket of `burst` tokens that refills evenly.
@@ -207,6 +222,7 @@ impl Policy {
             ));
         }
         span("lease_ms", self.lease_ms.unwrap_or(1), 1)?;
+        span("expires_ms", self.expires_ms.unwrap_or(1), 1)?;
         span("dedup_window_ms", self.dedup_window_ms.unwrap_or(1), 1)?;
         if self.group_concurrency == 0 || self.group_concurrency > MAX_GROUP_CONCURRENCY {
             return wrong(format!(

@@ -119,6 +119,7 @@ fn new(job: &New, limits: &Limits) -> Result<()> {
             return Err(Error::invalid(format!("run_at {ms} ms is outside the years 1970 to 9999")));
         }
     }
+    job.expires_ms.map_or(Ok(()), |ms| span("expires", ms, 1))?;
     if job.max_attempts == Some(0) {
         return Err(Error::invalid("max_attempts must be at least 1"));
     }

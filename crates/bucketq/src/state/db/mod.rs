@@ -12,6 +12,7 @@ mod dedup;
 mod due;
 mod earlier_runs;
 mod expired_archives;
+mod expiry;
 mod fault;
 mod fix_time;
 mod group;
@@ -104,6 +105,8 @@ struct Cache {
     room: i64,
     /// No dedup window ends before this.
     sweep_ms: i64,
+    /// No job expires before this.
+    expiry_ms: i64,
     places: dedup::Places,
     left: left_ids::LeftIdsBounds,
     paused: op::schedule::Paused,
@@ -120,6 +123,7 @@ impl Default for Cache {
             ordinal: 0,
             room: 0,
             sweep_ms: i64::MIN,
+            expiry_ms: i64::MIN,
             places: dedup::Places::default(),
             left: left_ids::LeftIdsBounds::default(),
             paused: op::schedule::Paused::default(),

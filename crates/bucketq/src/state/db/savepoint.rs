@@ -125,6 +125,7 @@ impl Tx<'_> {
                 self.cache.names.clear();
                 self.cache.pass = None;
                 self.cache.sweep_ms = i64::MIN;
+                self.cache.expiry_ms = i64::MIN;
                 self.cache.left = left_ids::LeftIdsBounds::default();
                 self.cache.places.rolled_back();
             }

@@ -45,6 +45,7 @@ impl Tx<'_> {
             }
         }
         let max = claim.max as usize;
+        self.expire()?;
         let mut worker = None;
         let mut taken = Vec::new();
         for line in &lines {
@@ -64,8 +65,15 @@ impl Tx<'_> {
                 Some(id) => id,
                 None => *worker.insert(self.intern(&claim.worker)?),
             };
-            for job in &mut taken[from..] {
+            let mut at = from;
+            while let Some(job) = taken.get_mut(at) {
+                // When very many expire at once, some are still here.
+                if self.expire_one(job.job.seq as i64)? {
+                    taken.remove(at);
+                    continue;
+                }
                 self.lease(job, line, claim, worker)?;
+                at += 1;
             }
         }
         Ok(taken)

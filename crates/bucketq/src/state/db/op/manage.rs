@@ -169,6 +169,12 @@ impl Tx<'_> {
         if job_row.keyed {
             self.move_key(job_row.seq, seq)?;
         }
+        // A job that waits keeps its time. Else the new run has that of the policy, if any.
+        let keeps = moved && !job_row.state.is_finished() && self.move_expiry(job_row.seq, seq)?;
+        if !keeps {
+            let policy = Arc::clone(&self.line(line).policy);
+            self.store_expiry(seq, None, &policy)?;
+        }
         self.take_turns(line, job_row.group.as_deref());
         let marks = self.marks(job_row.line);
         marks.remove(job_row.state);

@@ -170,6 +170,10 @@ impl Tx<'_> {
             (false, None) => (to.unwrap_or_default(), Ended::Moved),
         };
         let job_row = self.job_row(&job.id)?;
+        if redrive {
+            // The time that it had here was for a dead letter.
+            self.conn.prepare_cached("DELETE FROM expiries WHERE seq = ?1")?.execute([job_row.seq])?;
+        }
         self.move_row(&job_row, to, ended)?;
         Ok(true)
     }

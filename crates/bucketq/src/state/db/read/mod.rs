@@ -57,6 +57,8 @@ pub const PLANNED: &[(&str, &str)] = &[
     ("job of a session", crate::state::db::op::claim::AT),
     ("session", crate::state::db::sessions::SESSION),
     ("due", crate::state::db::due::DUE),
+    ("next expiries", crate::state::db::expiry::NEXT),
+    ("expiry of a job", crate::state::db::expiry::OVERDUE),
     ("last entry", crate::state::db::op::moves::LAST_ENTRY),
     ("first due", crate::state::db::due::FIRST_DUE),
     ("expired", crate::state::db::due::EXPIRED),
