@@ -66,6 +66,14 @@ class AtomicBase:
         """Requeue a finished job; with ``run``, at most once after that run."""
         self._add(Op.requeue(id, run))
 
+    def move(self, id: str, to: str, *, run: int | None = None) -> None:
+        """Move a job that no worker holds to another queue; with ``run``, at most once after that run."""
+        self._add(Op.move(id, to, run))
+
+    def delete(self, id: str, *, leased: bool = False) -> None:
+        """Delete a job; one that a worker holds only with ``leased``."""
+        self._add(Op.delete(id, leased))
+
     def purge(self, queue: str, states: Iterable[State]) -> None:
         """Delete the jobs of a queue that are in these states."""
         self._add(Op.purge(queue, convert.names(states, "states")))

@@ -41,6 +41,7 @@ EXTRAS = (
     "dedup_window",
     "group",
     "headers",
+    "expires",
     "content_type",
     "id",
 )
@@ -207,6 +208,8 @@ def native_extras(extras: Extras) -> dict[str, Any]:
                 out["delay_ms"] = millis(value, "delay")
             case "at":
                 out["at_ms"] = moment(value, "at")
+            case "expires":
+                out["expires_ms"] = millis(value, "expires")
             case "dedup_window":
                 out["dedup_window_ms"] = millis(value, key)
             case "priority":

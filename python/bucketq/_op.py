@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bucketq._job import JobBase
     from bucketq._listening import OnLost
     from bucketq._show import Receipt
-    from bucketq.types import Changes, Enqueued, Extras, FromPolicy, Missed, Seconds, State
+    from bucketq.types import Changes, Enqueued, Extras, FromPolicy, Missed, Rate, Seconds, State
 
 
 def new(file: _native.File, data: Any, extras: Extras) -> _native.New:
@@ -154,6 +154,22 @@ def requeue_all(
     """Requeue the finished jobs that match."""
     names = convert.names(states, "states")
     return file.requeue_all(queue, names, convert.name(group, "group"), convert.name(error, "error"))
+
+
+def move_all(
+    file: _native.File, queue: str, to: str, states: Iterable[State], group: str | None, error: str | None
+) -> _native.Call[int]:
+    """Move the jobs that match to another queue."""
+    names = convert.names(states, "states")
+    return file.move_all(queue, names, convert.name(group, "group"), convert.name(error, "error"), to)
+
+
+def redrive(
+    file: _native.File, queue: str, to: str | None, limit: int | None, rate: Rate | str | None
+) -> _native.Call[int]:
+    """Send dead letters back."""
+    most = None if limit is None else convert.whole(limit, "limit", 0, 2**63 - 1)
+    return file.redrive(queue, convert.name(to, "to"), most, None if rate is None else str(rate))
 
 
 def lives(

@@ -142,6 +142,13 @@ def count(low: int, most: int) -> Callable[[Any, str], int]:
     return lambda value, what: convert.whole(value, what, low, most)
 
 
+def on_expiry(value: Any, what: str) -> str:
+    """Return what becomes of expired jobs."""
+    if value not in {"dead", "delete"}:
+        raise Invalid(f"{what} is {value!r}: give 'dead' or 'delete'")
+    return value
+
+
 def window(value: Any, what: str) -> int | None:
     """Return how long a dedup key counts; None: as long as the first job is unfinished."""
     if isinstance(value, str) and value != "unfinished":
@@ -163,6 +170,8 @@ CHANGES: dict[str, tuple[str, Callable[[Any, str], Any], str]] = {
     "lease": ("lease_ms", convert.millis, ""),
     "max_run": ("max_run_ms", lasting, ""),
     "dead_letter": ("dead_letter", convert.name, ""),
+    "expires": ("expires_ms", lasting, ""),
+    "on_expiry": ("on_expiry", on_expiry, "give 'dead' or 'delete'"),
     "dedup_content": ("dedup_content", flag, "give True or False"),
     "dedup_window": ("dedup_window_ms", window, ""),
     "max_pending": ("max_pending", LARGE, ""),

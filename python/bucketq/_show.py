@@ -13,6 +13,7 @@ from bucketq.types import (
     Attempt,
     CheckReport,
     Commit,
+    Died,
     Enqueued,
     Exported,
     FixedTime,
@@ -40,6 +41,9 @@ def _fields(native: Dict) -> dict[str, Any]:
     fields["run_at"] = convert.time(fields.pop("run_at_ms"))
     for what in TIMES:
         fields[f"{what}_at"] = convert.maybe_time(fields.pop(f"{what}_ms"))
+    if fields["died"] is not None:
+        died = dict(fields["died"])
+        fields["died"] = Died(at=convert.time(died.pop("at_ms")), **died)
     return fields
 
 
@@ -108,9 +112,13 @@ def queue(native: Dict) -> QueueInfo:
 
 
 def counts(name: str, native: list[Dict]) -> QueueInfo:
-    """Return the queue of this name; an empty one if no job has created it yet."""
+    """Return the queue of this name; an empty one, which does not exist, if nobody has created it yet."""
     found = [queue(one) for one in native if one["name"] == name]
-    return found[0] if found else QueueInfo(name, False, False, 0, dict.fromkeys(STATES, 0), 0, 0, None)
+    return (
+        found[0]
+        if found
+        else QueueInfo(name, False, False, 0, dict.fromkeys(STATES, 0), 0, 0, None, exists=False)
+    )
 
 
 def report(native: Dict) -> ProbeReport:
@@ -123,7 +131,9 @@ def stats(native: Dict) -> Stats:
     """Return the state of the queue file as a whole."""
     time = convert.time(native["commit_ms"])
     queues = tuple(map(queue, native["queues"]))
-    return Stats(queues, native["commit_seq"], time, native["pages"], native["free_pages"])
+    return Stats(
+        queues, native["commit_seq"], time, native["pages"], native["free_pages"], native["strict_queues"]
+    )
 
 
 def host_role(native: Dict, host_dir: Path | None) -> HostRole:

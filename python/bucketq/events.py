@@ -48,6 +48,7 @@ __all__ = [
     "LeaseLost",
     "Loss",
     "Missed",
+    "Moved",
     "Nacked",
     "OnEvent",
     "Purged",
@@ -56,6 +57,7 @@ __all__ = [
     "Resent",
     "Snapshot",
     "Synced",
+    "Unclaimed",
 ]
 
 Loss = Literal["ran_out", "taken"]
@@ -197,6 +199,22 @@ class Requeued(JobEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Moved(JobEvent):
+    """A job was moved to another queue, or sent back by a redrive; ``queue`` and ``run`` are the new ones."""
+
+    name: ClassVar[str] = "moved"
+    from_queue: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unclaimed(JobEvent):
+    """A job expired because no worker claimed it in time: it is dead, or ``removed``."""
+
+    name: ClassVar[str] = "unclaimed"
+    removed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Purged(Event):
     """Jobs were deleted."""
 
@@ -281,17 +299,18 @@ KINDS: dict[str, type[Event]] = {
     kind.name: kind
     for kind in (
         Enqueued, Deduplicated, Claimed, ClaimedNothing, Expired, Extended, LeaseLost, Acked, Nacked, Released, Dead,
-        Cancelled, Dropped, Requeued, Purged, Archived, Committed, Conflict, Resent, Synced, Snapshot, Checkpoint,
-        Missed,
+        Cancelled, Dropped, Requeued, Moved, Purged, Archived, Committed, Conflict, Resent, Synced, Snapshot,
+        Checkpoint, Unclaimed, Missed,
     )
 }  # fmt: skip
 """Every kind by its name."""
 
-_TIMES: dict[str, tuple[str, Callable[[int], Any]]] = {
+_FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "commit_ms": ("commit_time", convert.time),
     "expires_ms": ("expires_at", convert.time),
     "wait_ms": ("waited", lambda ms: timedelta(milliseconds=ms)),
     "run_ms": ("ran", lambda ms: timedelta(milliseconds=ms)),
+    "from": ("from_queue", lambda name: name),
     "took_ms": ("took", lambda ms: timedelta(milliseconds=ms)),
 }
 
@@ -302,7 +321,7 @@ def event_of(native: Dict) -> Event:
     kind = KINDS.get(facts.pop("event"))
     fields: dict[str, Any] = {}
     for name, value in facts.items():
-        field, made = _TIMES.get(name, (name, None))
+        field, made = _FIELDS.get(name, (name, None))
         fields[field] = value if made is None else made(value)
     if kind is None:
         return Event(commit_seq=fields["commit_seq"], commit_time=fields["commit_time"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +13,8 @@ from bucketq import _convert as convert
 from bucketq import _listening, _native, _op, _policy, _show
 from bucketq._atomic import AtomicBase
 from bucketq._lease import Lease
-from bucketq._listening import Thread, watch
+from bucketq._listening import Listening, Thread, watch
+from bucketq._native import Op
 from bucketq.events import OnEvent
 from bucketq.measured import Measured, Progress, Workload, measured_of, workload_of
 from bucketq.metrics import METRICS_AGE, Metrics, metrics_of
@@ -174,10 +175,11 @@ class Atomic(AtomicBase):
 class QueueFile:
     """An open queue file. Close it, or use it as a context manager. Threads may share a handle."""
 
-    __slots__ = ("_file", "url")
+    __slots__ = ("_file", "_listening", "url")
 
     def __init__(self, file: _native.File, url: str) -> None:
         self._file = file
+        self._listening: builtins.list[Listening] = []
         self.url = url
         """The URL it was opened with."""
 
@@ -191,6 +193,22 @@ class QueueFile:
         return [
             _show.queue(one) for one in self._file.queues(convert.maybe_millis(max_age, "max_age")).wait()
         ]
+
+    def create_queue(self, name: str) -> bool:
+        """Create a queue. Returns False if it exists. Its first job creates it too, unless queues are strict."""
+        self._file.check_queue(name)
+        return self._file.call(Op.create_queue(name)).wait()
+
+    def delete_queue(self, name: str) -> int | None:
+        """Delete a queue with its jobs, leased ones too, its policy and its schedules. Its archive stays.
+
+        Returns how many jobs it had; None if there was no such queue. Many jobs take several commits.
+        """
+        return self._file.delete_queue(name).wait()
+
+    def strict_queues(self, strict: bool = True) -> None:
+        """Refuse queues that ``create_queue`` has not created, in every process: a misspelt name is then an error."""
+        self._file.call(Op.strict_queues(strict)).wait()
 
     def claim(
         self,
@@ -354,6 +372,21 @@ class QueueFile:
         """Return all metrics; counts of jobs are at most ``max_age`` old."""
         return metrics_of(self._file.metrics(convert.maybe_millis(max_age, "max_age")).wait())
 
+    def on_event(self, callback: OnEvent) -> Callable[[], None]:
+        """Call this with each event of this process from now on. Returns the function that ends it.
+
+        That function waits until the events before it are delivered.
+        """
+        listening = Thread(self._file, callback)
+        self._listening.append(listening)
+
+        def end() -> None:
+            listening.end()
+            if listening in self._listening:
+                self._listening.remove(listening)
+
+        return end
+
     def close(self) -> None:
         """Wait for the calls sent before, then close the handle. Waiting claims raise Closed.
 
@@ -363,6 +396,8 @@ class QueueFile:
             _show.closed(self.url, self._file.close().wait())
         finally:
             _listening.end(self._file)
+            for one in self._listening:
+                one.end()
 
     def __enter__(self) -> Self:
         return self

@@ -48,7 +48,7 @@ fn a_state_that_breaks_a_rule_is_named() {
         ("every attempt has a job", "INSERT INTO attempts VALUES (7, 0, 1, 1, 2, 65536, 1, 1, 'x')"),
         (
             "every attempt has a job",
-            "INSERT INTO attempts SELECT seq, run, 1, 1, 9, 65536, 1, 1, 'x' FROM jobs LIMIT 1",
+            "INSERT INTO attempts SELECT seq, run, 1, 1, 11, 65536, 1, 1, 'x' FROM jobs LIMIT 1",
         ),
         (
             "are marked for it",

@@ -41,13 +41,15 @@ async fn work(file: &QueueFile) -> Result<()> {
     pass(Duration::from_millis(1_500)).await;
     file.ack(taken[1].held()).await?;
     file.requeue(id).await?;
+    file.move_job(id, "post").await?;
+    file.move_job(id, "mail").await?;
     file.cancel(id).await?;
     assert!(queue.claim(1).await?.is_empty());
     file.call(Op::Purge { queue: "mail".into(), states: vec![bucketq::State::Done] }).await?;
     Ok(())
 }
 
-const HAPPENED: [&str; 18] = [
+const HAPPENED: [&str; 20] = [
     "enqueued",
     "enqueued",
     "deduplicated",
@@ -62,6 +64,8 @@ const HAPPENED: [&str; 18] = [
     "dead",
     "acked",
     "requeued",
+    "moved",
+    "moved",
     "cancelled",
     "claimed_nothing",
     "purged",
@@ -75,7 +79,7 @@ async fn every_change_of_a_job_is_told_in_order_with_its_commit() -> Result<()> 
     work(&file).await?;
     let told = all(&mut events);
     let names: Vec<_> = told.iter().map(|e| e.what.name()).filter(|n| *n != "committed").collect();
-    assert_eq!(names, HAPPENED[..17]);
+    assert_eq!(names, HAPPENED[..19]);
     assert!(told.is_sorted_by(|a, b| a.commit_seq <= b.commit_seq && a.commit_ms <= b.commit_ms));
     let waits: Vec<_> = told
         .iter()
@@ -155,7 +159,7 @@ async fn a_slow_listener_misses_events_and_harms_nobody() -> Result<()> {
     let gone = file.events(1)?;
     drop(gone);
     work(&file).await?;
-    assert_eq!(names(&mut quick).len(), 17);
+    assert_eq!(names(&mut quick).len(), 19);
     let kept = all(&mut slow).len() as u64;
     assert_eq!(kept, 3);
     assert!(slow.missed() > 17 && quick.missed() == 0);
@@ -322,7 +326,7 @@ async fn the_text_for_a_scraper_has_every_number_and_the_page_every_name() -> Re
     };
     assert_eq!(rows("Metrics").into_iter().collect::<BTreeMap<_, _>>(), families);
     let told: BTreeSet<String> = rows("Events").into_iter().map(|(name, _)| name).collect();
-    let happened = HAPPENED[..17].iter().copied();
+    let happened = HAPPENED[..19].iter().copied();
     let others = [
         "lease_lost",
         "dropped",

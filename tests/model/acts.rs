@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bucketq::error::Code;
-use bucketq::job::{Backoff, Claimed, DedupScope, JobId, New, Payload, State, When};
+use bucketq::job::{Backoff, Claimed, DedupScope, JobId, New, Payload, Reason, State, When};
 use bucketq::op::{Claim, Enqueued, Held, Op, Outcome};
 
 use crate::model::{Act, Answer, MJob, Model};
@@ -50,6 +50,7 @@ impl Model {
                 if job.state != State::Dead {
                     leased(job)?;
                     job.last_error = error.clone().or(job.last_error.take());
+                    job.dies(Reason::Rejected, act.now_ms);
                     let seq = job.seq;
                     self.finish(seq, State::Dead, act);
                 }
@@ -67,6 +68,18 @@ impl Model {
             }
             Op::Cancel { id, leased } => self.cancel(*id, *leased, act),
             Op::Requeue { id, run } => self.requeue(*id, *run, act),
+            Op::Move { id, run, to } => self.relocate(*id, *run, to, act),
+            Op::Delete { id, .. } if spared.contains(id) => Ok(Outcome::Deleted { was: None }),
+            Op::Delete { id, leased } => {
+                let Some(job) = self.job(*id) else { return Ok(Outcome::Deleted { was: None }) };
+                let (was, seq) = (job.state, job.seq);
+                if was == State::Leased && !leased {
+                    return Err(Code::State);
+                }
+                self.delete(seq);
+                self.advance(act);
+                Ok(Outcome::Deleted { was: Some(was) })
+            }
             Op::Purge { queue, states } => {
                 self.queues.get(queue).ok_or(Code::NoSuchQueue)?;
                 let gone: Vec<_> = self
@@ -153,25 +166,26 @@ impl Model {
             finish: (0, 0),
             token: None,
             last_error: None,
+            died: None,
             result: None,
         };
         self.jobs.insert(seq, job);
         Ok(answer(new.id, seq, false, false))
     }
 
-    fn take_turns(&mut self, queue: &str, new: &New) {
+    pub fn take_turns(&mut self, queue: &str, new: &New) {
         if new.group.is_some() {
             self.make_queue(queue).turn.get_or_insert(1);
         }
     }
 
-    fn busy(&self, queue: &str, group: Option<&String>) -> bool {
+    pub fn busy(&self, queue: &str, group: Option<&String>) -> bool {
         group.is_some()
             && self.jobs.values().any(|j| j.queue == queue && j.new.group.as_ref() == group && j.live())
     }
 
     /// Unblock the first unfinished job of each group.
-    fn advance(&mut self, act: Act) {
+    pub fn advance(&mut self, act: Act) {
         let mut seen = Vec::new();
         for job in self.jobs.values_mut().filter(|j| j.new.group.is_some() && j.live()) {
             let group = (job.queue.clone(), job.new.group.clone());
@@ -207,6 +221,7 @@ impl Model {
                 let n = job.new.max_attempts.expect("given");
                 if job.attempt >= n {
                     job.last_error = Some(format!("lease expired after attempt {n} of {n}"));
+                    job.dies(Reason::LeaseExpired, job.ends_ms);
                     job.state = State::Dead;
                     job.ends_ms = now_ms;
                     job.finish = (act.commit_seq, place);
@@ -296,6 +311,7 @@ impl Model {
         job.last_error = error.cloned().or(job.last_error.take());
         let (seq, run_at_ms) = (job.seq, job.run_at_ms);
         if Some(job.attempt) >= job.new.max_attempts {
+            job.dies(Reason::Failed, act.now_ms);
             self.finish(seq, State::Dead, act);
             return Ok(Outcome::Nacked { state: State::Dead, run_at_ms });
         }
@@ -371,35 +387,6 @@ impl Model {
         }
         self.finish(seq, State::Cancelled, act);
         Ok(Outcome::Cancelled { was })
-    }
-
-    fn requeue(&mut self, id: JobId, run: Option<u32>, act: Act) -> Answer {
-        let seq = self.seq_of(id)?;
-        let job = &self.jobs[&seq];
-        if run.is_some_and(|run| run + 1 == job.run) {
-            return Ok(Outcome::Requeued { run: job.run });
-        }
-        if run.is_some_and(|run| run != job.run) || job.live() {
-            return Err(Code::State);
-        }
-        let held = self.busy(&job.queue.clone(), job.new.group.clone().as_ref());
-        let mut job = self.jobs.remove(&seq).expect("there");
-        self.take_turns(&job.queue, &job.new);
-        job.turn = self.next_turn(&job.queue);
-        job.seq = self.next_seq(act);
-        // Its key goes with it.
-        for (_, first_seq, _) in self.dedup.values_mut().filter(|(_, first_seq, _)| *first_seq == seq) {
-            *first_seq = job.seq;
-        }
-        job.state = State::Ready;
-        job.held = held;
-        job.run += 1;
-        job.attempt = 0;
-        (job.enqueued_ms, job.run_at_ms, job.ends_ms) = (act.now_ms, act.now_ms, act.now_ms);
-        (job.claimed, job.token, job.last_error, job.result) = (None, None, None, None);
-        let run = job.run;
-        self.jobs.insert(job.seq, job);
-        Ok(Outcome::Requeued { run })
     }
 }
 

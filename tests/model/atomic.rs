@@ -32,7 +32,12 @@ impl Model {
                 Op::Ack { .. } | Op::Nack { .. } | Op::Release { .. } | Op::Reject { .. } => {
                     ends.push(changed);
                 }
-                Op::Enqueue { .. } | Op::Cancel { .. } | Op::Requeue { .. } | Op::Purge { .. } => {
+                Op::Enqueue { .. }
+                | Op::Cancel { .. }
+                | Op::Requeue { .. }
+                | Op::Move { .. }
+                | Op::Delete { .. }
+                | Op::Purge { .. } => {
                     adds |= changed;
                 }
                 _ => {}
@@ -76,7 +81,11 @@ impl Model {
     /// Whether these ops of the same atomic have begun the new run of the job before.
     pub fn is_requeued_already(&self, id: JobId, later: &[Op]) -> bool {
         let run = later.iter().find_map(|op| match op {
-            Op::Requeue { id: other, run: Some(run) } if *other == id => Some(*run),
+            Op::Requeue { id: other, run: Some(run) } | Op::Move { id: other, run: Some(run), .. }
+                if *other == id =>
+            {
+                Some(*run)
+            }
             _ => None,
         });
         run.is_some_and(|run| self.job(id).is_some_and(|job| job.run == run + 1))

@@ -7,6 +7,7 @@
 mod acts;
 mod atomic;
 mod model;
+mod runs;
 mod steps;
 
 use bucketq::error::Code;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bucketq::error::Code;
-use bucketq::job::{Claimed, Job, JobId, New, Payload, State};
+use bucketq::job::{Claimed, Died, Job, JobId, New, Payload, Reason, State};
 use bucketq::lease::{Lease, Token};
 use bucketq::op::{Held, Outcome, Queues};
 use bucketq::query::QueueInfo;
@@ -45,12 +45,19 @@ pub struct MJob {
     /// The token of the newest claim; `None` once another op has ended its lease.
     pub token: Option<Token>,
     pub last_error: Option<String>,
+    pub died: Option<Died>,
     pub result: Option<Payload>,
 }
 
 impl MJob {
     pub fn live(&self) -> bool {
         !self.state.is_finished()
+    }
+
+    /// Notes how it dies.
+    pub fn dies(&mut self, reason: Reason, at_ms: i64) {
+        let (queue, attempts, error) = (self.queue.clone(), self.attempt, self.last_error.clone());
+        self.died = Some(Died { queue, reason, attempts, error, at_ms });
     }
 
     /// The job as a query shows it.
@@ -80,6 +87,7 @@ impl MJob {
             fence: claimed.as_ref().map(|c| c.1),
             worker: claimed.map(|c| c.2).filter(|w| !w.is_empty()),
             last_error: self.last_error.clone(),
+            died: self.died.clone(),
         }
     }
 

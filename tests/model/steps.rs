@@ -112,6 +112,9 @@ fn single() -> impl Strategy<Value = Spec> {
             .prop_map(|(job, other, what)| Spec::Held { job, other, what }),
         2 => (number(), any::<bool>()).prop_map(|(n, leased)| Spec::Op(Op::Cancel { id: id(n), leased })),
         2 => (number(), option::of(0..3_u32)).prop_map(|(n, run)| Spec::Op(Op::Requeue { id: id(n), run })),
+        2 => (number(), option::of(0..3_u32), queue())
+            .prop_map(|(n, run, to)| Spec::Op(Op::Move { id: id(n), run, to })),
+        1 => (number(), any::<bool>()).prop_map(|(n, leased)| Spec::Op(Op::Delete { id: id(n), leased })),
         1 => (queue(), vec(prop::sample::select(State::ALL.to_vec()), 1..3))
             .prop_map(|(queue, states)| Spec::Op(Op::Purge { queue, states })),
         1 => queue().prop_map(|queue| Spec::Op(Op::Pause { queue })),
@@ -206,7 +209,18 @@ fn new() -> impl Strategy<Value = New> {
                 std::collections::BTreeMap::default()
             };
             let (max_attempts, backoff) = (Some(max_attempts), Some(backoff));
-            New { id, payload, priority, when, max_attempts, backoff, dedup, group, headers }
+            New {
+                id,
+                payload,
+                priority,
+                when,
+                max_attempts,
+                backoff,
+                dedup,
+                group,
+                headers,
+                expires_ms: None,
+            }
         },
     )
 }

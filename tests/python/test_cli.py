@@ -26,6 +26,12 @@ COMMANDS = [
         "requeue",
         "cancel",
         "purge",
+        "redrive",
+        "move",
+        "delete",
+        "create-queue",
+        "delete-queue",
+        "strict-queues",
     ),
     *("claim", "ack", "nack", "extend", "worker", "doctor", "probe", "fit"),
     *("sync", "snapshot", "export", "check", "restore", "fix-time", "collect", "history"),
@@ -131,6 +137,49 @@ def test_looking_after_jobs(command):
     (stats,) = command.json("stats")
     assert stats["queues"][0]["counts"]["ready"] == 1
     assert not stats["queues"][0]["paused"]
+
+
+def test_dead_letters_say_where_they_died_and_go_back(command):
+    command("init")
+    command("configure", "q", "--dead-letter", "dead")
+    id = command("enqueue", "q", "1").strip()
+    (claimed,) = command.json("claim", "q")
+    command("nack", id, claimed["token"], "--reject", "--error", "no route")
+    (letter,) = command.json("ls", "dead")
+    assert letter["died"]["queue"] == "q"
+    assert (letter["died"]["reason"], letter["died"]["error"]) == ("rejected", "no route")
+    assert "died in q: no route" in command("ls", "dead")
+    assert "in q, rejected after 1 attempt" in command("show", id)
+    assert command("requeue", "--queue", "dead") == "0 jobs ready again\n"
+    assert "bucketq redrive dead sends them back" in command.err
+    assert command("redrive", "dead", "--rate", "10/s") == "1 dead letter sent back\n"
+    assert command.json("redrive", "dead") == [{"queue": "dead", "redriven": 0}]
+    assert command.json("show", id)[0]["queue"] == "q"
+
+
+def test_jobs_move_and_go_one_by_one_or_together(command):
+    ids = [command("enqueue", "q", str(n)).strip() for n in range(3)]
+    assert command("move", ids[0], "--to", "p") == f"{ids[0]} is in p, run 1\n"
+    assert command("move", "--from", "q", "--to", "p") == "2 jobs moved to p\n"
+    assert "--to" in command.fails("Invalid", "move", ids[0])
+    assert "leave the other" in command.fails("Invalid", "move", ids[0], "--to", "p", "--from", "q")
+    assert "--from" in command.fails("Invalid", "move", "--to", "p")
+    assert command("delete", ids[0]) == f"{ids[0]} is deleted, it was ready\n"
+    assert command.json("delete", ids[0]) == [{"id": ids[0], "was": None}]
+
+
+def test_queues_are_created_and_deleted_by_name(command):
+    command("init")
+    assert command("create-queue", "q") == "q is created\n"
+    assert command("create-queue", "q") == "q exists already\n"
+    command("strict-queues", "on")
+    assert "there is no queue" in command.fails("NotFound", "enqueue", "other", "1")
+    command("enqueue", "q", "1")
+    assert "confirm with --yes" in command.fails("Invalid", "delete-queue", "q")
+    assert command("delete-queue", "q", "--yes") == "q is deleted with 1 job\n"
+    assert command.json("delete-queue", "q", "--yes") == [{"queue": "q", "deleted": None}]
+    command("strict-queues", "off")
+    command("enqueue", "other", "1")
 
 
 def test_nothing_wraps_at_80_columns(command):

@@ -80,6 +80,21 @@ async def file_queues(w):
     assert [one.name for one in await w.file.queues(max_age=60)] == ["q"]
 
 
+async def file_create_queue(w):
+    assert [await w.file.create_queue("new"), await w.file.create_queue("new")] == [True, False]
+
+
+async def file_delete_queue(w):
+    assert [await w.file.delete_queue("q"), await w.file.delete_queue("q")] == [4, None]
+
+
+async def file_strict_queues(w):
+    await w.file.strict_queues()
+    with pytest.raises(bucketq.NotFound, match="strict_queues"):
+        await w.file.queue("new").enqueue(1)
+    await w.file.strict_queues(False)
+
+
 async def file_claim(w):
     assert [job.id for job in await w.file.claim(5, queues=["q"])] == [w.ready]
 
@@ -199,6 +214,18 @@ async def file_metrics(w):
     assert (found.requests["put"] > 0) == (w.file.host_role.role != "joined")
 
 
+async def file_on_event(w):
+    told = []
+    end = w.file.on_event(told.append)
+    await w.q.pause()
+    await w.q.cancel(w.ready)
+    await w.file.close()
+    assert "cancelled" in [event.name for event in told]
+    ended = end()
+    if ended is not None:
+        await ended
+
+
 async def file_close(w):
     await w.file.close()
     await w.file.close()
@@ -252,6 +279,28 @@ async def queue_cancel(w):
 
 async def queue_requeue(w):
     assert await w.q.requeue(w.done, run=0) == 1
+
+
+async def queue_redrive(w):
+    await w.q.configure(dead_letter="dead")
+    await w.job.reject("never")
+    assert await w.file.queue("dead").redrive(rate="1000/s") == 1
+    assert (await w.file.get(w.held)).queue == "q"
+
+
+async def queue_move(w):
+    assert await w.q.move(w.ready, "other", run=0) == 1
+    assert (await w.file.get(w.ready)).queue == "other"
+
+
+async def queue_move_all(w):
+    assert await w.q.move_all("other") == 1
+
+
+async def queue_delete(w):
+    assert await w.q.delete(w.ready) == "ready"
+    assert await w.q.delete(w.held, leased=True) == "leased"
+    assert await w.q.delete(w.ready) is None
 
 
 async def queue_purge(w):
@@ -353,6 +402,13 @@ async def atomic_rest(w):
     assert await w.counts() == {"dead": 1, "ready": 2}
 
 
+async def atomic_moves(w):
+    async with w.file.atomic() as tx:
+        tx.move(w.ready, "other")
+        tx.delete(w.done)
+    assert tx.results == (1, "done")
+
+
 async def atomic_repeat(w):
     tx = w.file.atomic()
     tx.enqueue("q", "new")
@@ -380,6 +436,9 @@ CALLS = {
     "fix_time": fixes_time,
     "QueueFile.queue": file_queue,
     "QueueFile.queues": file_queues,
+    "QueueFile.create_queue": file_create_queue,
+    "QueueFile.delete_queue": file_delete_queue,
+    "QueueFile.strict_queues": file_strict_queues,
     "QueueFile.claim": file_claim,
     "QueueFile.ack": file_ack,
     "QueueFile.nack": file_nack,
@@ -407,6 +466,7 @@ CALLS = {
     "QueueFile.directory": file_directory,
     "QueueFile.host_role": file_host_role,
     "QueueFile.metrics": file_metrics,
+    "QueueFile.on_event": file_on_event,
     "QueueFile.close": file_close,
     "Queue.enqueue": queue_enqueue,
     "Queue.enqueue_many": queue_enqueue_many,
@@ -419,6 +479,10 @@ CALLS = {
     "Queue.wait": queue_wait,
     "Queue.cancel": queue_cancel,
     "Queue.requeue": queue_requeue,
+    "Queue.redrive": queue_redrive,
+    "Queue.move": queue_move,
+    "Queue.move_all": queue_move_all,
+    "Queue.delete": queue_delete,
     "Queue.purge": queue_purge,
     "Queue.pause": queue_pause,
     "Queue.resume": queue_resume,
@@ -438,9 +502,11 @@ CALLS = {
     "Atomic.ack": atomic_all,
     "Atomic.release": atomic_rest,
     "Atomic.drain": atomic_policy,
+    "Atomic.move": atomic_moves,
     "Atomic.repeat": atomic_repeat,
 }
 TOGETHER = {
+    "Atomic.move": ("delete",),
     "Atomic.ack": ("nack", "enqueue", "cancel", "requeue", "pause", "resume", "results"),
     "Atomic.release": ("reject", "purge"),
     "Atomic.drain": ("configure", "schedule", "unschedule"),

@@ -182,3 +182,33 @@ async def test_a_store_that_keeps_its_word_passes_the_probe(box):
     assert report.rounds == 3
     assert report.conflicts >= report.rounds * 2 * (report.writers - 1) - report.unanswered
     assert report.took.total_seconds() > 0
+
+
+async def test_a_page_is_a_sequence_of_jobs(memory):
+    async with await memory.open() as file:
+        q = file.queue("q")
+        assert not await q.list()
+        ids = [receipt.id for receipt in await q.enqueue_many(range(3))]
+        page = await q.list(limit=2)
+        assert ([job.id for job in page], len(page)) == (ids[:2], 2)
+        # A cursor at the end of what there is finds what comes later.
+        page = await q.list(after=page.next)
+        assert ([job.id for job in page], page.next) == (ids[2:], None)
+
+
+async def test_the_counts_say_whether_the_queue_exists(memory):
+    async with await memory.open() as file:
+        q = file.queue("q")
+        assert not (await q.counts()).exists
+        await q.enqueue(1)
+        assert (await q.counts()).exists
+
+
+async def test_a_receipt_says_whether_the_job_is_new(memory):
+    async with await memory.open() as file:
+        q = file.queue("q")
+        first = await q.enqueue(1, dedup="k")
+        again = await q.enqueue(1, dedup="k", id=first.id)
+        other = await q.enqueue(2, dedup="k")
+        assert [one.created for one in (first, again, other)] == [True, False, False]
+        assert (again.existing, other.deduplicated) == (True, True)

@@ -15,6 +15,8 @@ EVERYTHING = {
     "backoff": Backoff.linear(2.0, max=30.0),
     "lease": timedelta(minutes=5),
     "dead_letter": "failed",
+    "expires": timedelta(hours=2),
+    "on_expiry": "delete",
     "dedup_content": True,
     "dedup_window": timedelta(days=1),
     "max_run": timedelta(minutes=5),
@@ -417,3 +419,17 @@ async def test_a_file_of_asyncio_reads_what_a_blocking_one_set(memory):
         file.queue("q").configure(rate="1/s")
         async with await aio.open(memory.url) as other:
             assert (await other.queue("q").policy()).rate == Rate(1, 1.0)
+
+
+def test_jobs_that_nobody_claims_in_time_are_dead_or_deleted():
+    clock = testing.Clock()
+    with testing.open(clock=clock) as file:
+        q, other = file.queue("q"), file.queue("other")
+        receipt = q.enqueue("late", expires=60)
+        other.configure(expires=30, on_expiry="delete")
+        gone = other.enqueue("gone")
+        clock.advance(60)
+        assert q.claim_one() is None
+        late = q.get(receipt.id)
+        assert (late.state, late.died.reason, late.died.attempts) == ("dead", "expired", 0)
+        assert q.get(gone.id) is None

@@ -324,3 +324,23 @@ file.close()
 print(told.count("acked"))
 """
     assert program(code) == ("child: closed\nchild ended 0\n1\n", "", 0)
+
+
+async def settled(result):
+    if result is not None:
+        await result
+
+
+async def test_listeners_come_and_go_on_an_open_file(memory):
+    async with await memory.open() as file:
+        q, first, second = file.queue("q"), [], []
+        await q.enqueue(1)
+        end_first = file.on_event(first.append)
+        end_second = file.on_event(second.append)
+        await q.enqueue(2)
+        await settled(end_first())
+        await settled(end_first())
+        await q.enqueue(3)
+    await settled(end_second())
+    kinds = [[event.name for event in told].count("enqueued") for told in (first, second)]
+    assert kinds == [1, 2]

@@ -224,6 +224,7 @@ pub fn dump(conn: &Connection) -> BTreeMap<String, Vec<String>> {
         "schedules",
         "archives",
         "sessions",
+        "expiries",
     ];
     tables
         .into_iter()

@@ -283,6 +283,41 @@ impl File {
         Ok(Call::shown(async move { file.requeue_all(&filter).await }))
     }
 
+    /// Moves the jobs of a queue that match to another queue; returns how many.
+    fn move_all(
+        &self,
+        py: Python<'_>,
+        queue: String,
+        states: Vec<String>,
+        group: Option<String>,
+        error: Option<String>,
+        to: String,
+    ) -> PyResult<Call> {
+        let (file, states) = (self.file(), values::states(states).or_raise(py)?);
+        let filter = Filter { queue: Some(queue), states, group, error, expired: false };
+        Ok(Call::shown(async move { file.move_all(&filter, &to).await }))
+    }
+
+    /// Sends dead letters back, or to another queue; returns how many.
+    fn redrive(
+        &self,
+        py: Python<'_>,
+        queue: &str,
+        to: Option<String>,
+        limit: Option<u64>,
+        rate: Option<&str>,
+    ) -> PyResult<Call> {
+        let queue = self.file().queue(queue).or_raise(py)?;
+        let rate = rate.map(str::parse::<bucketq::Rate>).transpose().or_raise(py)?;
+        Ok(Call::shown(async move { queue.redrive(to.as_deref(), limit, rate).await }))
+    }
+
+    /// Deletes a queue with what is in it; returns how many jobs, none if it did not exist.
+    fn delete_queue(&self, py: Python<'_>, queue: &str) -> PyResult<Call> {
+        let queue = self.file().queue(queue).or_raise(py)?;
+        Ok(Call::shown(async move { queue.delete().await }))
+    }
+
     /// Changes the policy of a queue, in several commits if many jobs must be marked; the changes are JSON.
     fn configure(&self, py: Python<'_>, queue: &str, changes: &str) -> PyResult<Call> {
         let changes = manage::changes(changes).or_raise(py)?;

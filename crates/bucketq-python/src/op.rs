@@ -66,6 +66,7 @@ extras! {
     dedup_unfinished: bool,
     group: Option<String>,
     headers: Option<BTreeMap<String, String>>,
+    expires_ms: Option<i64>,
 }
 
 impl New {
@@ -77,6 +78,7 @@ impl New {
         job.priority = extras.priority.unwrap_or(job.priority);
         job.max_attempts = extras.max_attempts;
         job.group = extras.group;
+        job.expires_ms = extras.expires_ms;
         job.headers = extras.headers.unwrap_or_default();
         job.when = match (extras.delay_ms, extras.at_ms) {
             (Some(delay), _) => When::In(delay),
@@ -258,6 +260,31 @@ impl Op {
     fn requeue(py: Python<'_>, job: &str, run: Option<u32>) -> PyResult<Self> {
         let op = bucketq::Op::Requeue { id: id(py, job)?, run };
         Ok(Self::of(op, expect!(py, Outcome::Requeued { run } => run)))
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (job, to, run=None), name = "move")]
+    fn move_to(py: Python<'_>, job: &str, to: String, run: Option<u32>) -> PyResult<Self> {
+        let op = bucketq::Op::Move { id: id(py, job)?, run, to };
+        Ok(Self::of(op, expect!(py, Outcome::Moved { run } => run)))
+    }
+
+    #[staticmethod]
+    fn delete(py: Python<'_>, job: &str, leased: bool) -> PyResult<Self> {
+        let op = bucketq::Op::Delete { id: id(py, job)?, leased };
+        Ok(Self::of(op, expect!(py, Outcome::Deleted { was } => was.map(bucketq::State::as_str))))
+    }
+
+    #[staticmethod]
+    fn create_queue(queue: String) -> Self {
+        let op = bucketq::Op::CreateQueue { queue };
+        Self::of(op, expect!(py, Outcome::QueueCreated { is_new } => is_new))
+    }
+
+    #[staticmethod]
+    fn strict_queues(strict: bool) -> Self {
+        let op = bucketq::Op::StrictQueues { strict };
+        Self::of(op, expect!(py, Outcome::StrictQueuesSet => py.None()))
     }
 
     #[staticmethod]

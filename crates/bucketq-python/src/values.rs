@@ -48,6 +48,7 @@ pub fn job<'py>(py: Python<'py>, job: &Job) -> PyResult<Bound<'py, PyDict>> {
         "fence": job.fence,
         "worker": &job.worker,
         "last_error": &job.last_error,
+        "died": job.died.as_ref().map(|died| json(py, died)).transpose()?,
     })
 }
 
@@ -100,6 +101,7 @@ pub fn stats(py: Python<'_>, stats: &Stats) -> PyResult<Py<PyAny>> {
         "commit_ms": stats.commit_ms,
         "pages": stats.pages,
         "free_pages": stats.free_pages,
+        "strict_queues": stats.strict_queues,
     };
     dict.into_py_any(py)
 }

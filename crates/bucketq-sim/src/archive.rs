@@ -196,6 +196,7 @@ fn job_of(life: &Life) -> Job {
         expires_ms: None,
         fence: life.fence,
         worker: life.worker.as_deref().map(str::to_owned),
+        died: None,
         last_error: life.last_error.clone(),
     }
 }

@@ -155,7 +155,7 @@ fn looks(history: &History, last: &Jobs, purged: &Purged) -> Vec<String> {
 }
 
 fn requeue_of(effect: Effect<'_>) -> Option<JobId> {
-    if let Effect::Requeues(id) = effect { Some(id) } else { None }
+    if let Effect::Requeues(id) | Effect::Moves(id, _) = effect { Some(id) } else { None }
 }
 
 /// The history of one job, gathered from the calls on it.
@@ -224,7 +224,7 @@ fn gather<'a>(call: &'a Call, fates: &mut BTreeMap<JobId, Fate<'a>>) {
     if call.verdict() != Verdict::NotApplied {
         for (op, told) in parts(call) {
             match effect(op) {
-                Effect::Requeues(id) => fates.entry(id).or_default().requeued = true,
+                Effect::Requeues(id) | Effect::Moves(id, _) => fates.entry(id).or_default().requeued = true,
                 Effect::Cancels(id, _) => fates.entry(id).or_default().cancelled.push((call, told)),
                 _ => {}
             }

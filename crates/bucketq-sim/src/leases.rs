@@ -10,9 +10,10 @@ use bucketq::job::JobId;
 use crate::history::{History, Hold, Verdict};
 use crate::ops::{Effect, effect, parts};
 
-/// Jobs that may be gone: all of a queue for which a purge was sent and not surely refused, and archived jobs.
+/// Jobs that may be gone: all of a queue for which a purge was sent and not surely refused, deleted jobs, and archived
+/// ones.
 pub struct Purged {
-    queue_of: BTreeMap<JobId, String>,
+    queues_of: BTreeMap<JobId, BTreeSet<String>>,
     queues: BTreeSet<String>,
     left: BTreeSet<JobId>,
 }
@@ -20,12 +21,21 @@ pub struct Purged {
 impl Purged {
     /// Reads them from the calls.
     pub fn new(history: &History) -> Self {
-        let mut out = Self { queue_of: BTreeMap::new(), queues: BTreeSet::new(), left: history.left.clone() };
+        let mut out =
+            Self { queues_of: BTreeMap::new(), queues: BTreeSet::new(), left: history.left.clone() };
         for call in &history.calls {
             for (op, _) in parts(call) {
                 match effect(op) {
                     Effect::Enqueues(queue, jobs) => {
-                        out.queue_of.extend(jobs.iter().map(|j| (j.id, queue.to_owned())));
+                        for job in jobs {
+                            out.queues_of.entry(job.id).or_default().insert(queue.to_owned());
+                        }
+                    }
+                    Effect::Moves(id, to) => {
+                        out.queues_of.entry(id).or_default().insert(to.to_owned());
+                    }
+                    Effect::Removes(id) if call.verdict() != Verdict::NotApplied => {
+                        out.left.insert(id);
                     }
                     Effect::Deletes(queue, _) if call.verdict() != Verdict::NotApplied => {
                         out.queues.insert(queue.to_owned());
@@ -39,7 +49,8 @@ impl Purged {
 
     /// Whether this job may have been deleted.
     pub fn may(&self, id: JobId) -> bool {
-        self.left.contains(&id) || self.queue_of.get(&id).is_some_and(|queue| self.queues.contains(queue))
+        let purged = |queues: &BTreeSet<String>| !queues.is_disjoint(&self.queues);
+        self.left.contains(&id) || self.queues_of.get(&id).is_some_and(purged)
     }
 }
 

@@ -20,6 +20,10 @@ pub enum Effect<'a> {
     Cancels(JobId, bool),
     /// It requeues this job.
     Requeues(JobId),
+    /// It moves this job to this queue.
+    Moves(JobId, &'a str),
+    /// It deletes this job.
+    Removes(JobId),
     /// It deletes the jobs of this queue that are in these states.
     Deletes(&'a str, &'a [State]),
     /// It opens this queue.
@@ -31,11 +35,15 @@ pub enum Effect<'a> {
 }
 
 /// The ops that no client of the simulation sends by itself, and the tests that they have instead.
-pub const NOT_SENT: [(&str, &str); 4] = [
+pub const NOT_SENT: [(&str, &str); 8] = [
     ("requeue_many", "tests/db/lives.rs"),
     ("drain", "tests/db/backpressure.rs"),
     ("purge_some", "tests/db/left_ids.rs"),
     ("configure_some", "tests/db/backpressure.rs"),
+    ("move_some", "tests/db/moves.rs"),
+    ("create_queue", "tests/db/queues.rs"),
+    ("delete_queue", "tests/db/queues.rs"),
+    ("strict_queues", "tests/db/queues.rs"),
 ];
 
 /// Returns the effect of a single op.
@@ -48,6 +56,8 @@ pub fn effect(op: &Op) -> Effect<'_> {
         Op::Extend { .. } => Effect::Extends,
         Op::Cancel { id, leased } => Effect::Cancels(*id, *leased),
         Op::Requeue { id, .. } => Effect::Requeues(*id),
+        Op::Move { id, to, .. } => Effect::Moves(*id, to),
+        Op::Delete { id, .. } => Effect::Removes(*id),
         Op::Purge { queue, states } => Effect::Deletes(queue, states),
         Op::Resume { queue } => Effect::Opens(queue),
         Op::Pause { .. } | Op::Configure { .. } | Op::Schedule { .. } | Op::Unschedule { .. } => {
@@ -60,6 +70,10 @@ pub fn effect(op: &Op) -> Effect<'_> {
         | Op::RequeueMany { .. }
         | Op::Drain { .. }
         | Op::PurgeSome { .. }
+        | Op::MoveSome { .. }
+        | Op::CreateQueue { .. }
+        | Op::DeleteQueue { .. }
+        | Op::StrictQueues { .. }
         | Op::ConfigureSome { .. } => Effect::Unknown,
     }
 }
@@ -131,10 +145,13 @@ pub fn finishes(op: &Op) -> Option<(Held, Option<State>)> {
     effects(op).into_iter().find_map(of)
 }
 
-/// Whether the op takes this job away from its worker: a cancel, a requeue, or the holder's own finish or release.
+/// Whether the op takes this job away from its worker: a cancel, a requeue, a move, a deletion, or the holder's own finish or release.
 pub fn takes_away(op: &Op, id: JobId) -> bool {
     effects(op).into_iter().any(|effect| match effect {
-        Effect::Cancels(about, _) | Effect::Requeues(about) => about == id,
+        Effect::Cancels(about, _)
+        | Effect::Requeues(about)
+        | Effect::Moves(about, _)
+        | Effect::Removes(about) => about == id,
         Effect::Finishes(held, _) => held.id == id,
         _ => false,
     })

@@ -132,7 +132,10 @@ fn forgotten(
 ) {
     for job in before.values().filter(|job| archived.contains(&job.queue)) {
         let goes_on = now.jobs.get(&job.id).is_some_and(|now| now.seq > job.seq && now.run > job.run);
-        if goes_on && !now.lives.get(&job.id).is_some_and(|lives| lives.contains(&job.run)) {
+        // A job that waits ends no run when it moves to another queue.
+        let moved = matches!(job.state, State::Scheduled | State::Ready)
+            && now.jobs.get(&job.id).is_some_and(|now| now.queue != job.queue);
+        if goes_on && !moved && !now.lives.get(&job.id).is_some_and(|lives| lives.contains(&job.run)) {
             bad.push(format!("G6: life {} of {} is forgotten in commit {seq}", job.run, job.id));
         }
     }
@@ -213,7 +216,11 @@ fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mu
 }
 
 fn purges_any(op: &Op) -> bool {
-    effects(op).iter().any(|effect| matches!(effect, Effect::Deletes(..)))
+    effects(op).iter().any(|effect| matches!(effect, Effect::Deletes(..) | Effect::Removes(_)))
+}
+
+fn removes(op: &Op, id: JobId) -> bool {
+    effects(op).iter().any(|effect| matches!(effect, Effect::Removes(about) if *about == id))
 }
 
 /// A job that disappears was purged, and the purge reports the right number of jobs.
@@ -226,7 +233,8 @@ fn gone(history: &History, seq: u64, before: &Jobs, after: &Jobs, bad: &mut Vec<
         // So may a claim whose caller left: the writer returns its jobs.
         let handed_back = job.state == State::Leased
             && history.claims.iter().any(|c| c.dropped || claim_open(c.reply.as_ref()));
-        let explained = purged(Some(job.state)) || ((touched || handed_back) && purged(None));
+        let removed = somebody(history, seq, |c| removes(&c.op, job.id));
+        let explained = removed || purged(Some(job.state)) || ((touched || handed_back) && purged(None));
         if !explained {
             bad.push(format!("G1: {} disappears in commit {seq}", job.id));
         }
@@ -241,6 +249,7 @@ fn gone(history: &History, seq: u64, before: &Jobs, after: &Jobs, bad: &mut Vec<
             if let Some(Outcome::Purged { count }) = outcome {
                 told += count;
             }
+            told += u64::from(matches!(outcome, Some(Outcome::Deleted { was: Some(_) })));
         }
     }
     // A job may come and go within one commit.

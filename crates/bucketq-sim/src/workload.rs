@@ -186,7 +186,7 @@ impl Client {
                 let held = Held { id: self.job_id(), token: Token([9; 16]) };
                 ops.push(Op::Ack { held, result: None });
             }
-            2 => ops.extend(self.cancel_or_requeue()),
+            2 => ops.extend(self.one_job()),
             3 => ops.push(self.pause_or_resume()),
             4 => ops.insert(0, self.purge()),
             _ => {}
@@ -242,7 +242,7 @@ impl Client {
         while !self.world.is_over() {
             pause_ms(self.rng.spread(20, 3_000)).await;
             let halted = match self.rng.below(12) {
-                0 => match self.cancel_or_requeue() {
+                0 => match self.one_job() {
                     Some(op) => self.insist(op, None).await,
                     None => false,
                 },
@@ -276,17 +276,18 @@ impl Client {
         Op::Purge { queue, states }
     }
 
-    /// Cancels or requeues a job that a reader has seen.
-    fn cancel_or_requeue(&self) -> Option<Op> {
+    /// Cancels, requeues, moves or deletes a job that a reader has seen.
+    fn one_job(&self) -> Option<Op> {
         let (id, run, _) = {
             let history = self.world.history();
             let n = self.rng.below(history.seen.len() as u64) as usize;
             history.seen.iter().nth(n).copied()?
         };
-        Some(if self.rng.one_in(2) {
-            Op::Cancel { id, leased: self.rng.one_in(2) }
-        } else {
-            Op::Requeue { id, run: Some(run) }
+        Some(match self.rng.below(8) {
+            0..4 => Op::Cancel { id, leased: self.rng.one_in(2) },
+            4 => Op::Move { id, run: Some(run), to: self.queue() },
+            5 if self.rng.one_in(2) => Op::Delete { id, leased: self.rng.one_in(2) },
+            _ => Op::Requeue { id, run: Some(run) },
         })
     }
 

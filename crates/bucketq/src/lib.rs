@@ -53,11 +53,11 @@ pub use crate::noun::error::{self, Code, Error, Kind, Result};
 pub use crate::noun::event::{self, Event, Happened, Loss};
 pub use crate::noun::host::HostRole;
 pub use crate::noun::job::{
-    self, Attempt, Backoff, Dedup, DedupScope, Ended, Job, JobId, New, Payload, State, When,
+    self, Attempt, Backoff, Dedup, DedupScope, Died, Ended, Job, JobId, New, Payload, Reason, State, When,
 };
 pub use crate::noun::lease::{self, Lease, Token};
 pub use crate::noun::op::{self, Enqueued, Held, Op, Outcome, Queues};
-pub use crate::noun::policy::{self, Changes, Overflow, Policy, Rate};
+pub use crate::noun::policy::{self, Changes, OnExpiry, Overflow, Policy, Rate};
 pub use crate::noun::query::{
     self, Answer, Collected, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, ScheduleInfo,
     Stats,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +13,8 @@ from bucketq import _convert as convert
 from bucketq import _listening, _native, _op, _policy, _show
 from bucketq._atomic import AtomicBase
 from bucketq._lease import Lease
-from bucketq._listening import Task, watch
+from bucketq._listening import Listening, Task, watch
+from bucketq._native import Op
 from bucketq.aio.queue import Batch, Job, OnLeaseLost, Queue
 from bucketq.events import OnEvent
 from bucketq.measured import Measured, Progress, Workload, measured_of, workload_of
@@ -137,10 +138,11 @@ class Atomic(AtomicBase):
 class QueueFile:
     """An open queue file, as ``bucketq.QueueFile``."""
 
-    __slots__ = ("_file", "url")
+    __slots__ = ("_file", "_listening", "url")
 
     def __init__(self, file: _native.File, url: str) -> None:
         self._file = file
+        self._listening: builtins.list[Listening] = []
         self.url = url
         """The URL it was opened with."""
 
@@ -152,6 +154,22 @@ class QueueFile:
     async def queues(self, *, max_age: Seconds | None = None) -> builtins.list[QueueInfo]:
         """Return every queue with its counts; ``max_age`` allows state that is this old."""
         return [_show.queue(one) for one in await self._file.queues(convert.maybe_millis(max_age, "max_age"))]
+
+    async def create_queue(self, name: str) -> bool:
+        """Create a queue. Returns False if it exists. Its first job creates it too, unless queues are strict."""
+        self._file.check_queue(name)
+        return await self._file.call(Op.create_queue(name))
+
+    async def delete_queue(self, name: str) -> int | None:
+        """Delete a queue with its jobs, leased ones too, its policy and its schedules. Its archive stays.
+
+        Returns how many jobs it had; None if there was no such queue. Many jobs take several commits.
+        """
+        return await self._file.delete_queue(name)
+
+    async def strict_queues(self, strict: bool = True) -> None:
+        """Refuse queues that ``create_queue`` has not created, in every process: a misspelt name is then an error."""
+        await self._file.call(Op.strict_queues(strict))
 
     async def claim(
         self,
@@ -315,6 +333,21 @@ class QueueFile:
         """Return all metrics; counts of jobs are at most ``max_age`` old."""
         return metrics_of(await self._file.metrics(convert.maybe_millis(max_age, "max_age")))
 
+    def on_event(self, callback: OnEvent) -> Callable[[], Awaitable[None]]:
+        """Call this with each event of this process from now on. Returns the function that ends it.
+
+        That function waits until the events before it are delivered.
+        """
+        listening = Task(self._file, callback)
+        self._listening.append(listening)
+
+        async def end() -> None:
+            await listening.aend()
+            if listening in self._listening:
+                self._listening.remove(listening)
+
+        return end
+
     async def close(self) -> None:
         """Wait for the calls sent before, then close the handle. Waiting claims raise Closed.
 
@@ -324,6 +357,8 @@ class QueueFile:
             _show.closed(self.url, await self._file.close())
         finally:
             await _listening.aend(self._file)
+            for one in self._listening:
+                await one.aend()
 
     async def __aenter__(self) -> Self:
         return self

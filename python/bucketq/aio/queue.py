@@ -27,6 +27,7 @@ from bucketq.types import (
     Page,
     Policy,
     QueueInfo,
+    Rate,
     ScheduleInfo,
     Seconds,
     State,
@@ -264,7 +265,10 @@ class Queue:
         return _show.page(await _op.page(self._file, self.name, states, group, expired, error, after, limit))
 
     async def counts(self, *, max_age: Seconds | None = None) -> QueueInfo:
-        """Return the number of jobs in each state; ``max_age`` allows state that is this old."""
+        """Return the number of jobs in each state; ``max_age`` allows state that is this old.
+
+        The counts of a queue that nobody has created are zeros, and its ``exists`` is False.
+        """
         return _show.counts(self.name, await self._file.queues(convert.maybe_millis(max_age, "max_age")))
 
     async def wait(self, id: str, *, timeout: Seconds | None = None) -> JobDetail | None:
@@ -284,6 +288,36 @@ class Queue:
     ) -> int:
         """Requeue the finished jobs that match, oldest first. No states: the dead ones. Returns how many."""
         return await _op.requeue_all(self._file, self.name, states, group, error)
+
+    async def redrive(
+        self, to: str | None = None, *, limit: int | None = None, rate: Rate | str | None = None
+    ) -> int:
+        """Send the dead letters of this queue back to the queues they died in, or to ``to``. Returns how many.
+
+        Takes those that are here now and that no worker holds, oldest first, a thousand per commit; at most ``limit``,
+        and no faster than ``rate``, as in "10/s". Each begins a new run with all its attempts.
+        """
+        return await _op.redrive(self._file, self.name, to, limit, rate)
+
+    async def move(self, id: str, to: str, *, run: int | None = None) -> int:
+        """Move a job that no worker holds to another queue, as a new run; with ``run``, at most once after that run.
+
+        A job that waits keeps its time; a finished one is ready again. Returns the new run number.
+        """
+        return await self._file.call(Op.move(id, to, run))
+
+    async def move_all(
+        self, to: str, states: Iterable[State] = (), *, group: str | None = None, error: str | None = None
+    ) -> int:
+        """Move the jobs that match to another queue, oldest first. No states: scheduled and ready. Returns how many."""
+        return await _op.move_all(self._file, self.name, to, states, group, error)
+
+    async def delete(self, id: str, *, leased: bool = False) -> State | None:
+        """Delete a job; one that a worker holds only with ``leased``.
+
+        Returns the state it was in; None if it was not there.
+        """
+        return await self._file.call(Op.delete(id, leased))
 
     async def purge(self, states: Iterable[State]) -> int:
         """Delete the jobs that are in these states now, a few thousand per commit. Returns how many."""

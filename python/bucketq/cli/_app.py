@@ -65,6 +65,7 @@ COMMANDS = (
     "jobs",
     "leases",
     "work",
+    "moves",
     "policies",
     "local",
     "operate",

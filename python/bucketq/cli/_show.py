@@ -160,11 +160,14 @@ def gist(job: JobInfo, now: datetime) -> str:
     """Return the most important fact about a job in its state."""
     match job.state:
         case "dead":
-            return job.last_error or "rejected"
+            reason = "rejected" if job.died is None else job.died.reason.replace("_", " ")
+            return job.last_error or reason
         case "scheduled":
             time = job.run_at
         case "leased":
             time = job.expires_at
+        case "ready" if job.died is not None:
+            return f"died in {job.died.queue}: {job.died.error or job.died.reason.replace('_', ' ')}"
         case "ready":
             time = job.enqueued_at
         case _:
@@ -209,6 +212,9 @@ def detail(job: JobDetail) -> Table:
     line("worker", job.worker)
     line("fence", job.fence)
     line("last error", job.last_error)
+    if job.died is not None:
+        reason, tries = job.died.reason.replace("_", " "), plural(job.died.attempts, "attempt")
+        line("died", f"in {job.died.queue}, {reason} after {tries}, {when(job.died.at, now)}")
     for one in job.attempts:
         earlier = "" if one.run == job.run else f"run {one.run}, "
         line(f"attempt {one.attempt}", earlier + ending(one, now))

@@ -76,6 +76,9 @@ def enqueue(
     at: Annotated[
         str | None, typer.Option(help="Not before this time: 2026-12-31T18:00.", show_default=False)
     ] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="Expires this long from now unless claimed: 1h.", show_default=False)
+    ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option(help="A header, name=text; may be repeated.", show_default=False),
@@ -100,6 +103,7 @@ def enqueue(
         "content_type": content_type,
         "backoff": None if backoff is None else words.backoff(backoff, "--backoff"),
         "at": None if at is None else words.moment(at, "--at"),
+        "expires": None if expires is None else words.seconds(expires, "--expires"),
         "headers": None if header is None else headers(header),
         "id": id,
     }
@@ -117,7 +121,7 @@ def enqueue(
         payload = sys.stdin.buffer.read() if data == "-" else data or ""
         receipt = file.queue(queue).enqueue(meant(payload, content_type), **extras)
     if json:
-        answer(show.plain(receipt))
+        answer(show.plain(receipt) | {"created": receipt.created})
     else:
         out.print(
             receipt.id + ("  [dim]already enqueued[/]" if receipt.deduplicated or receipt.existing else "")
@@ -293,7 +297,12 @@ def requeue(
         if queue is not None:
             remark_new(file, queue)
         count = file.requeue_all(states(state), queue=queue, group=group, error=error)
+        sources = dead_letters_of(file, queue) if count == 0 and queue is not None else []
     answer({"requeued": count}) if json else say(f"{show.plural(count, 'job')} ready again")
+    if sources:
+        remark(
+            f"dead jobs of {', '.join(sources)} are ready in {queue}: bucketq redrive {queue} sends them back"
+        )
 
 
 @command("bucketq cancel 0192f0c1-...", "Jobs")
@@ -308,6 +317,11 @@ def cancel(
     with place.open() as file:
         was = found(file, id).cancel(id, leased=leased)
     answer({"id": id, "was": was}) if json else say(f"{id} is cancelled, it was {was}")
+
+
+def dead_letters_of(file: QueueFile, queue: str) -> list[str]:
+    """Return the queues whose dead jobs move to this one."""
+    return [one.name for one in file.queues() if file.queue(one.name).policy().dead_letter == queue]
 
 
 def remark_new(file: QueueFile, queue: str) -> None:

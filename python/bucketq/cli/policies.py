@@ -27,6 +27,8 @@ DEFAULTS: dict[str, Any] = {
     "lease": 60.0,
     "max_run": None,
     "dead_letter": None,
+    "expires": None,
+    "on_expiry": "dead",
     "dedup_content": False,
     "dedup_window": 3600.0,
     "max_pending": None,
@@ -71,6 +73,10 @@ def configure(
         str | None, option("How long the work on a job may take before the attempt has failed, or none.")
     ] = None,
     dead_letter: Annotated[str | None, option("The queue that dead jobs move to, or none.")] = None,
+    expires: Annotated[str | None, option("A job expires unless it is claimed within this time.")] = None,
+    on_expiry: Annotated[
+        Literal["dead", "delete"] | None, option("An expired job is dead, or deleted.")
+    ] = None,
     dedup_content: Annotated[
         YesNo | None, option("A job without a dedup key gets one from its content.")
     ] = None,
@@ -106,6 +112,8 @@ def configure(
         "lease": (lease, words.seconds_or_none),
         "max_run": (max_run, words.seconds_or_none),
         "dead_letter": (dead_letter, words.text_or_none),
+        "expires": (expires, words.seconds_or_none),
+        "on_expiry": (on_expiry, None),
         "dedup_content": (dedup_content, words.yes),
         "dedup_window": (dedup_window, words.window),
         "max_pending": (max_pending, words.number_or_none),

@@ -18,6 +18,7 @@ from bucketq.types.file import (
 )
 from bucketq.types.job import (
     Attempt,
+    Died,
     Ended,
     Enqueued,
     Extras,
@@ -25,6 +26,7 @@ from bucketq.types.job import (
     JobInfo,
     New,
     Page,
+    Reason,
     State,
 )
 from bucketq.types.life import ArchiveObject, Archives, Life, Lives, Missed, ScheduleInfo
@@ -44,6 +46,7 @@ __all__ = [
     "CheckReport",
     "Collected",
     "Commit",
+    "Died",
     "Ended",
     "Enqueued",
     "Exported",
@@ -64,6 +67,7 @@ __all__ = [
     "Problem",
     "QueueInfo",
     "Rate",
+    "Reason",
     "Restored",
     "ScheduleInfo",
     "Seconds",

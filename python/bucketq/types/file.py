@@ -30,6 +30,8 @@ class QueueInfo:
     """Scheduled jobs whose time has come; they also count as scheduled."""
     oldest_ready: timedelta | None
     """How long the longest waiting of the claimable jobs has waited."""
+    exists: bool = True
+    """False if no job and no call has created the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class Stats:
     """Pages of the database, 4,096 bytes each."""
     free_pages: int
     """Pages of those that are empty."""
+    strict_queues: bool = False
+    """Only ``create_queue`` creates queues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

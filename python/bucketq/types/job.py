@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypedDict, Unpack, overload
@@ -13,8 +13,14 @@ from bucketq.types.policy import Backoff, Seconds
 State = Literal["scheduled", "ready", "leased", "done", "dead", "cancelled"]
 """The stored states of a job, in the order it passes through them."""
 
-Ended = Literal["failed", "expired", "rejected", "done", "cancelled", "dropped"]
-"""How an attempt ended: nacked, lease ran out, rejected; or how a run ended: acked, cancelled, dropped for room."""
+Ended = Literal[
+    "failed", "expired", "rejected", "done", "cancelled", "dropped", "moved", "forwarded", "unclaimed"
+]
+"""How an attempt ended: nacked, lease ran out, rejected; or how a run ended: acked, cancelled, dropped for room, moved
+to another queue ("forwarded" if it is a dead letter there still), not claimed in time."""
+
+Reason = Literal["failed", "lease_expired", "rejected", "expired"]
+"""Why a job died: its last attempt was nacked, or its lease ran out; it was rejected; no worker claimed it in time."""
 
 
 class Extras(TypedDict, total=False):
@@ -38,6 +44,8 @@ class Extras(TypedDict, total=False):
     """Jobs of a group run in the order they were enqueued, one at a time unless the policy allows more."""
     headers: Mapping[str, str] | None
     """Small metadata beside the payload, such as a trace context."""
+    expires: Seconds | None
+    """It expires this long after its enqueue if no worker has claimed it; by default as the queue's policy says."""
     content_type: str | None
     """The content type of the payload; by default derived from the data."""
     id: str | None
@@ -88,6 +96,25 @@ class Enqueued:
     existing: bool = False
     """True if the job was enqueued before under the same id, even if it has left since: a repeat, nothing was added."""
 
+    @property
+    def created(self) -> bool:
+        """True if this call added the job; otherwise ``deduplicated`` or ``existing`` says why not."""
+        return not (self.deduplicated or self.existing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Died:
+    """How a job died."""
+
+    queue: str
+    """The queue it died in: the origin of a dead letter."""
+    reason: Reason
+    attempts: int
+    """Claims in the run that died."""
+    error: str | None
+    """The message of the last failure of that run."""
+    at: datetime
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInfo:
@@ -124,7 +151,9 @@ class JobInfo:
     worker: str | None
     """The worker that claimed it last."""
     last_error: str | None
-    """The message of the last failure."""
+    """The message of the last failure; of a dead letter that has not failed here, that of its death."""
+    died: Died | None = None
+    """How it died: of a dead job, and of a dead letter, which died in another queue and is in this one since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +206,17 @@ class JobDetail(JobInfo):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list."""
+    """One page of a list: ``for job in page``."""
 
     jobs: tuple[JobInfo, ...]
     next: int | None
     """Pass it as ``after`` to get the next page; None at the end."""
+
+    def __iter__(self) -> Iterator[JobInfo]:
+        return iter(self.jobs)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __bool__(self) -> bool:
+        return bool(self.jobs)

@@ -124,6 +124,10 @@ class Changes(TypedDict, total=False):
     """How long the work on a job may take: then the attempt has failed with "timed out". None: without end."""
     dead_letter: str | None
     """The queue that dead jobs move to; None leaves them in this one."""
+    expires: Seconds | None
+    """How long after its enqueue a job expires if no worker has claimed it."""
+    on_expiry: Literal["dead", "delete"]
+    """Whether a job that has expired is dead or deleted."""
     dedup_content: bool
     """If True, a job without a dedup key gets one from its content."""
     dedup_window: Seconds | Literal["unfinished"] | None
@@ -159,6 +163,8 @@ class Policy:
     lease: timedelta | None
     max_run: timedelta | None
     dead_letter: str | None
+    expires: timedelta | None
+    on_expiry: Literal["dead", "delete"]
     dedup_content: bool
     dedup_window: timedelta | None
     max_pending: int | None

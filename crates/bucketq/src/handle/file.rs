@@ -170,6 +170,23 @@ impl QueueFile {
         only!(self.call(Op::Requeue { id, run: None }).await?.outcome, Outcome::Requeued { run } => run)
     }
 
+    /// Moves a job that no worker holds to another queue, as a new run there. Returns that run. A dead letter stays
+    /// one.
+    pub async fn move_job(&self, id: JobId, to: &str) -> Result<u32> {
+        let op = Op::Move { id, run: None, to: to.to_owned() };
+        only!(self.call(op).await?.outcome, Outcome::Moved { run } => run)
+    }
+
+    /// Deletes a job; one that a worker holds only with `leased`. Returns the state it was in; none if it was not there.
+    pub async fn delete(&self, id: JobId, leased: bool) -> Result<Option<State>> {
+        only!(self.call(Op::Delete { id, leased }).await?.outcome, Outcome::Deleted { was } => was)
+    }
+
+    /// Sets whether a queue must be created before its first use, for all processes: see [`Queue::create`].
+    pub async fn strict_queues(&self, strict: bool) -> Result<()> {
+        only!(self.call(Op::StrictQueues { strict }).await?.outcome, Outcome::StrictQueuesSet => ())
+    }
+
     /// Carries out all of these ops or none, in one commit.
     pub async fn atomic(&self, ops: Vec<Op>) -> Result<Vec<Outcome>> {
         only!(self.call(Op::Atomic(ops)).await?.outcome, Outcome::Atomic(outcomes) => outcomes)

@@ -1,4 +1,4 @@
-//! Management of a whole queue: its policy, its schedules, its drain, and requeuing its dead jobs.
+//! Management of a whole queue: its policy, its schedules, its drain, its deletion, and requeuing or moving its jobs.
 //!
 //! Called by operators; each method sends an op or a query of the queue file.
 
@@ -9,7 +9,7 @@ use crate::handle::queue::Queue;
 use crate::noun::error::{Code, Error, Kind, Result, only};
 use crate::noun::job::State;
 use crate::noun::op::{Op, Outcome};
-use crate::noun::policy::{Changes, Policy};
+use crate::noun::policy::{Changes, Policy, Rate};
 use crate::noun::query::{Answer, Filter, Query, ScheduleInfo};
 use crate::noun::schedule::Schedule;
 
@@ -53,6 +53,58 @@ impl QueueFile {
             before = Some(first);
             if !more {
                 return Ok(total);
+            }
+        }
+    }
+
+    /// Moves the jobs of a queue that match and that were enqueued before now to another queue, oldest first, some in
+    /// each commit; scheduled and ready ones, unless the filter names states. Returns how many. These are fewer than
+    /// match when that queue becomes full.
+    pub async fn move_all(&self, filter: &Filter, to: &str) -> Result<u64> {
+        self.move_some(filter, false, Some(to), None, None).await
+    }
+
+    async fn move_some(
+        &self,
+        filter: &Filter,
+        redrive: bool,
+        to: Option<&str>,
+        most: Option<u64>,
+        rate: Option<Rate>,
+    ) -> Result<u64> {
+        let (mut total, mut after, mut before) = (0, 0, None);
+        // With a rate, each commit moves the jobs of about a second.
+        let step = rate.map_or(CHUNK, |rate| {
+            let a_second = u64::from(rate.count) * 1_000 / rate.per_ms.max(1).unsigned_abs();
+            a_second.clamp(1, CHUNK.into()) as u32
+        });
+        let done = if redrive { "redriven" } else { "moved" };
+        let env = self.door()?.env.clone();
+        loop {
+            let left = most.map_or(u64::MAX, |most| most - total);
+            if left == 0 {
+                return Ok(total);
+            }
+            let (filter, to) = (filter.clone(), to.map(str::to_owned));
+            let limit = u64::from(step).min(left) as u32;
+            let result = self.call(Op::MoveSome { filter, redrive, to, after, before, limit }).await;
+            let outcome = match result {
+                Err(error) if total > 0 && error.code() == Code::QueueFull => return Ok(total),
+                result => result.map_err(|e| in_part(e, total, done))?.outcome,
+            };
+            let count;
+            let (more, first);
+            (count, after, first, more) = only!(
+                outcome,
+                Outcome::MovedSome { count, after, before, more } => (count, after, before, more)
+            )?;
+            before = Some(first);
+            total += count;
+            if !more {
+                return Ok(total);
+            }
+            if let Some(rate) = rate {
+                env.sleep(Duration::from_nanos(rate.step_ns().unsigned_abs().saturating_mul(count))).await;
             }
         }
     }
@@ -103,6 +155,38 @@ impl Queue {
                 Outcome::ConfiguredSome { after, raised } => (after, raised),
                 Outcome::Configured(policy) => return Ok(*policy)
             )?;
+        }
+    }
+
+    /// Sends the dead letters of this queue, which died in other queues, back to where they died, or to the queue `to`:
+    /// those that are here now and that no worker holds, oldest first, some in each commit. At most `limit`, and no
+    /// faster than `rate`. Returns how many. Each begins a new run with all its attempts.
+    pub async fn redrive(&self, to: Option<&str>, limit: Option<u64>, rate: Option<Rate>) -> Result<u64> {
+        let filter = Filter { queue: Some(self.name().to_owned()), ..Filter::default() };
+        self.file().move_some(&filter, true, to, limit, rate).await
+    }
+
+    /// Creates the queue. Returns false if it exists. A first job creates it too, unless the file has strict queues.
+    pub async fn create(&self) -> Result<bool> {
+        let op = Op::CreateQueue { queue: self.name().to_owned() };
+        only!(self.file().call(op).await?.outcome, Outcome::QueueCreated { is_new } => is_new)
+    }
+
+    /// Deletes the queue with its jobs, leased ones too, its policy and its schedules; many jobs in several commits.
+    /// Returns how many jobs it had; none if it did not exist. Its archive stays.
+    pub async fn delete(&self) -> Result<Option<u64>> {
+        let mut total = None;
+        loop {
+            let op = Op::DeleteQueue { queue: self.name().to_owned(), limit: STEP };
+            let done = self.file().call(op).await.map_err(|e| in_part(e, total.unwrap_or(0), "deleted"));
+            let (count, was_there, more) = only!(
+                done?.outcome,
+                Outcome::QueueDeleted { count, was_there, more } => (count, was_there, more)
+            )?;
+            total = if was_there { Some(total.unwrap_or(0) + count) } else { total };
+            if !more {
+                return Ok(total);
+            }
         }
     }
 

@@ -59,6 +59,14 @@ pub enum Happened {
     ClaimedNothing,
     /// A lease ran out: the job can be claimed again, or is dead.
     Expired(At),
+    /// No worker claimed the job in time: it is dead, or deleted.
+    Unclaimed {
+        /// The job.
+        #[serde(flatten)]
+        job: At,
+        /// It is deleted.
+        removed: bool,
+    },
     /// A lease was extended.
     Extended {
         /// The job.
@@ -102,6 +110,14 @@ pub enum Happened {
     Dropped(At),
     /// A job was requeued; this is its new run.
     Requeued(At),
+    /// A job was moved to another queue; this is its new run there.
+    Moved {
+        /// The job.
+        #[serde(flatten)]
+        job: At,
+        /// The queue that it left.
+        from: Arc<str>,
+    },
     /// Jobs were deleted.
     Purged {
         /// The queue.
@@ -187,6 +203,7 @@ impl Happened {
             Self::Claimed { .. } => "claimed",
             Self::ClaimedNothing => "claimed_nothing",
             Self::Expired(_) => "expired",
+            Self::Unclaimed { .. } => "unclaimed",
             Self::Extended { .. } => "extended",
             Self::LeaseLost { .. } => "lease_lost",
             Self::Acked { .. } => "acked",
@@ -196,6 +213,7 @@ impl Happened {
             Self::Cancelled(_) => "cancelled",
             Self::Dropped(_) => "dropped",
             Self::Requeued(_) => "requeued",
+            Self::Moved { .. } => "moved",
             Self::Purged { .. } => "purged",
             Self::Archived { .. } => "archived",
             Self::Committed { .. } => "committed",

@@ -99,6 +99,12 @@ facts! {
     Self::PurgeSome { .. } => "purge_some", Inside, Unused, Small;
     Self::ConfigureSome { changes, .. } => "configure_some", Inside, Sets(changes.lease_ms.flatten()), Small;
     Self::ClaimWith(with) => "claim_with", Alone, Sets(with.lease_ms()), Claiming(&with.claim, with.ends.as_deref());
+    Self::Move { .. } => "move", Inside, Unused, Small;
+    Self::MoveSome { limit, .. } => "move_some", Inside, Unused, Places(2 * u64::from(*limit));
+    Self::Delete { .. } => "delete", Inside, Unused, Small;
+    Self::CreateQueue { .. } => "create_queue", Inside, Unused, Small;
+    Self::DeleteQueue { .. } => "delete_queue", Inside, Unused, Small;
+    Self::StrictQueues { .. } => "strict_queues", Inside, Unused, Small;
 }
 
 /// The policy is not known here. Its default is, and a change of the policy is checked too.
@@ -106,9 +112,9 @@ fn default_lease() -> Option<i64> {
     Policy::default().lease_ms
 }
 
-/// Places for what a claim does beside its own jobs: those whose last lease has expired become dead, and ready again in
-/// a dead-letter queue; schedules fire.
-const ASIDE: u64 = 2_000;
+/// Places for what a claim does beside its own jobs: those that expire, or whose last lease has expired, become dead, and
+/// ready again in a dead-letter queue; schedules fire.
+const ASIDE: u64 = 4_000;
 
 impl ClaimWith {
     /// Jobs that are done at once have no lease.
@@ -213,11 +219,11 @@ impl Op {
     pub(crate) fn places(&self) -> u64 {
         match self.facts().size {
             Small | Bytes(_) => 2,
-            // Each may cancel another job to make room.
-            Jobs(jobs) => 2 * jobs.len() as u64,
+            // Each may cancel another job to make room, and some may expire.
+            Jobs(jobs) => 1_000 + 2 * jobs.len() as u64,
             Places(places) => places,
             Parts(ops) => ops.iter().map(Self::places).sum(),
-            Claiming(claim, ends) => ASIDE + 2 * u64::from(claim.max) + ends.map_or(0, Self::places),
+            Claiming(claim, ends) => ASIDE + 4 * u64::from(claim.max) + ends.map_or(0, Self::places),
         }
     }
 }

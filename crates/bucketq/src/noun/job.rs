@@ -276,6 +276,9 @@ pub struct New {
     pub group: Option<String>,
     /// Small values beside the payload, such as a trace context.
     pub headers: BTreeMap<String, String>,
+    /// How long after its enqueue it expires if no worker has claimed it; none for the time in the queue's policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_ms: Option<i64>,
 }
 
 impl New {
@@ -292,6 +295,7 @@ impl New {
             dedup: None,
             group: None,
             headers: BTreeMap::new(),
+            expires_ms: None,
         }
     }
 }
@@ -341,8 +345,40 @@ pub struct Job {
     pub fence: Option<u64>,
     /// The worker that claimed it last.
     pub worker: Option<String>,
-    /// The error text of the last failure.
+    /// The error text of the last failure; of a dead letter that has not failed here, that of its death.
     pub last_error: Option<String>,
+    /// How it died: of a dead job, and of a dead letter, which is a job that died in another queue and is here since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub died: Option<Died>,
+}
+
+/// How a job died.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Died {
+    /// The queue that it died in: the origin of a dead letter.
+    pub queue: String,
+    /// Why.
+    pub reason: Reason,
+    /// Claims in the run that died.
+    pub attempts: u32,
+    /// The error text of the last failure of that run.
+    pub error: Option<String>,
+    /// When.
+    pub at_ms: i64,
+}
+
+/// Why a job died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// Its last attempt failed.
+    Failed,
+    /// The lease of its last attempt ran out.
+    LeaseExpired,
+    /// Rejected by its worker.
+    Rejected,
+    /// No worker claimed it in time.
+    Expired,
 }
 
 impl Job {
@@ -390,15 +426,41 @@ pub enum Ended {
     Cancelled = 6,
     /// Cancelled to make room for newer jobs.
     Dropped = 7,
+    /// Moved to another queue.
+    Moved = 8,
+    /// Moved to another queue, where it is a dead letter of its origin still.
+    Forwarded = 9,
+    /// No worker claimed it in time.
+    Unclaimed = 10,
 }
 
 impl Ended {
-    const ALL: [Self; 6] =
-        [Self::Failed, Self::Expired, Self::Rejected, Self::Done, Self::Cancelled, Self::Dropped];
+    const ALL: [Self; 9] = [
+        Self::Failed,
+        Self::Expired,
+        Self::Rejected,
+        Self::Done,
+        Self::Cancelled,
+        Self::Dropped,
+        Self::Moved,
+        Self::Forwarded,
+        Self::Unclaimed,
+    ];
 
     /// Returns the end with this stored number.
     pub fn from_code(code: i64) -> Option<Self> {
         Self::ALL.into_iter().find(|e| *e as i64 == code)
+    }
+
+    /// Returns why the job died, if it did.
+    pub const fn reason(self) -> Option<Reason> {
+        match self {
+            Self::Failed => Some(Reason::Failed),
+            Self::Expired => Some(Reason::LeaseExpired),
+            Self::Rejected => Some(Reason::Rejected),
+            Self::Unclaimed => Some(Reason::Expired),
+            Self::Done | Self::Cancelled | Self::Dropped | Self::Moved | Self::Forwarded => None,
+        }
     }
 }
 

@@ -222,6 +222,56 @@ pub enum Op {
     },
     /// Claim jobs and do more in the same commit: end another job first, take certain jobs only, or end them at once.
     ClaimWith(Box<ClaimWith>),
+    /// Move a job that no worker holds to another queue, as a new run.
+    Move {
+        /// The job.
+        id: JobId,
+        /// Only if this is its current run, so that a repeated move does no harm.
+        run: Option<u32>,
+        /// The queue; created if it does not exist.
+        to: String,
+    },
+    /// Move some of the jobs that match, oldest first, as one step of a move of many: other ops run between two steps.
+    MoveSome {
+        /// Which jobs: those in the states it names; scheduled and ready ones, and dead letters that are dead, if it
+        /// names none. Names a queue.
+        filter: Filter,
+        /// Only dead letters: jobs that died in another queue. They are redriven: no dead letters afterwards.
+        redrive: bool,
+        /// The queue; none only for a redrive, back to the queue that each died in.
+        to: Option<String>,
+        /// Jobs up to this place in the order of enqueues have been looked at; 0 in the first step.
+        after: u64,
+        /// Only those enqueued before this place, which the first step returned; none in the first step.
+        before: Option<u64>,
+        /// Look at no more than this number of jobs.
+        limit: u32,
+    },
+    /// Delete a job.
+    Delete {
+        /// The job.
+        id: JobId,
+        /// Also a leased job: its lease becomes void.
+        leased: bool,
+    },
+    /// Create a queue, if it does not exist.
+    CreateQueue {
+        /// The queue.
+        queue: String,
+    },
+    /// Delete some jobs of a queue, and with the last of them the queue with its policy and its schedules, as one step
+    /// of several: other ops run between two steps, but from the first one on the queue is drained.
+    DeleteQueue {
+        /// The queue.
+        queue: String,
+        /// Delete at most this number of jobs.
+        limit: u32,
+    },
+    /// Set whether only [`Op::CreateQueue`] creates queues.
+    StrictQueues {
+        /// It does.
+        strict: bool,
+    },
 }
 
 /// The outcome for one enqueued job.
@@ -332,4 +382,41 @@ pub enum Outcome {
     /// The jobs of a claim that ended another job first. They are not handed back when the caller has left: a repeat has
     /// the same token and returns them.
     ClaimedNext(Vec<Claimed>),
+    /// In the other queue.
+    Moved {
+        /// The new run.
+        run: u32,
+    },
+    /// In other queues.
+    MovedSome {
+        /// How many.
+        count: u64,
+        /// The `after` of the next step.
+        after: u64,
+        /// The `before` of the next steps.
+        before: u64,
+        /// There may be more: the limit was reached.
+        more: bool,
+    },
+    /// The job is not there.
+    Deleted {
+        /// The state it was in; none if it was not there before.
+        was: Option<State>,
+    },
+    /// The queue exists.
+    QueueCreated {
+        /// It did not before.
+        is_new: bool,
+    },
+    /// Jobs are deleted, and the queue if there are no more.
+    QueueDeleted {
+        /// How many jobs.
+        count: u64,
+        /// The queue existed.
+        was_there: bool,
+        /// There are more.
+        more: bool,
+    },
+    /// Set.
+    StrictQueuesSet,
 }

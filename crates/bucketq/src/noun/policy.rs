@@ -54,6 +54,10 @@ policy! {
     /// How long a worker may work on a job: then its lease is no longer renewed, and the attempt has failed. None: as
     /// long as it renews the lease.
     max_run_ms: Option<i64> = None,
+    /// How long after its enqueue a job expires if no worker has claimed it, unless the job has its own time.
+    expires_ms: Option<i64> = None,
+    /// Whether a job that has expired is dead or deleted.
+    on_expiry: OnExpiry = OnExpiry::Dead,
     /// The queue that dead jobs move to, as ready jobs of a new run; none leaves them here.
     dead_letter: Option<String> = None,
     /// A job without a dedup key of its own gets one from its content.
@@ -101,6 +105,17 @@ pub enum Overflow {
     },
     /// The jobs that have waited longest are cancelled to make room.
     DropOldest,
+}
+
+/// Whether a job that has expired is dead or deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnExpiry {
+    /// It is dead.
+    #[default]
+    Dead,
+    /// It is deleted, and not archived.
+    Delete,
 }
 
 /// A number of claims in a time: a bucket of `burst` tokens that refills evenly.
@@ -211,6 +226,7 @@ impl Policy {
         }
         span("lease_ms", self.lease_ms.unwrap_or(1), 1)?;
         span("max_run_ms", self.max_run_ms.unwrap_or(1), 1)?;
+        span("expires_ms", self.expires_ms.unwrap_or(1), 1)?;
         span("dedup_window_ms", self.dedup_window_ms.unwrap_or(1), 1)?;
         if self.group_concurrency == 0 || self.group_concurrency > MAX_GROUP_CONCURRENCY {
             return wrong(format!(

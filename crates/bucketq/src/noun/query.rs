@@ -139,6 +139,9 @@ pub struct Stats {
     pub pages: u64,
     /// Unused pages among them.
     pub free_pages: u64,
+    /// Queues are created by name only, not by their first job.
+    #[serde(default)]
+    pub strict_queues: bool,
 }
 
 /// One schedule.

@@ -5,7 +5,7 @@
 use super::Limits;
 use crate::noun::config::{LAST_MS, MAX_CLAIM, MAX_CONTENT_TYPE, MAX_HEADERS, MAX_JOBS_PER_OP, MAX_NAME};
 use crate::noun::error::{Code, Error, Result};
-use crate::noun::job::{Backoff, DedupScope, New, Payload, When};
+use crate::noun::job::{Backoff, DedupScope, New, Payload, State, When};
 use crate::noun::lease::{FOREVER_MS, Token};
 use crate::noun::op::{Claim, Held, Op, Queues};
 use crate::noun::policy::span;
@@ -69,6 +69,17 @@ pub fn check(op: &Op, limits: &Limits) -> Result<()> {
             name("queue", queue)
         }
         Op::RequeueMany { filter, limit } => requeue_many(filter, *limit),
+        Op::Move { to, .. } => name("queue", to),
+        Op::MoveSome { filter, redrive, to, limit, .. } => {
+            move_some(filter, *redrive, to.as_deref())?;
+            count("jobs", *limit as usize)
+        }
+        Op::Delete { .. } | Op::StrictQueues { .. } => Ok(()),
+        Op::CreateQueue { queue } => name("queue", queue),
+        Op::DeleteQueue { queue, limit } => {
+            name("queue", queue)?;
+            count("jobs", *limit as usize)
+        }
         Op::Schedule { queue, name: called, schedule } => {
             name("queue", queue)?;
             name("schedule", called)?;
@@ -126,6 +137,7 @@ fn new(job: &New, limits: &Limits) -> Result<()> {
             return Err(Error::invalid(format!("run_at {ms} ms is outside the years 1970 to 9999")));
         }
     }
+    job.expires_ms.map_or(Ok(()), |ms| span("expires", ms, 1))?;
     if job.max_attempts == Some(0) {
         return Err(Error::invalid("max_attempts must be at least 1"));
     }
@@ -182,6 +194,24 @@ fn requeue_many(filter: &Filter, limit: u32) -> Result<()> {
     }
     if filter.expired {
         return Err(Error::invalid("a job whose lease has expired is not finished: leave out expired"));
+    }
+    Ok(())
+}
+
+fn move_some(filter: &Filter, redrive: bool, to: Option<&str>) -> Result<()> {
+    let Some(from) = &filter.queue else {
+        return Err(Error::invalid("name the queue that the jobs are in"));
+    };
+    name("queue", from)?;
+    to.map_or(Ok(()), |to| name("queue", to))?;
+    if to.is_none() && !redrive {
+        return Err(Error::invalid("name the queue that the jobs move to"));
+    }
+    if to == Some(from) {
+        return Err(Error::invalid(format!("the jobs are in queue {from:?} already: name another one")));
+    }
+    if filter.expired || filter.states.contains(&State::Leased) {
+        return Err(Error::invalid("a leased job cannot be moved: its worker has it"));
     }
     Ok(())
 }

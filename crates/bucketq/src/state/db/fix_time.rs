@@ -83,6 +83,7 @@ impl Db {
         // The cache has the old times.
         self.cache.lines = super::queues::Lines::default();
         self.cache.sweep_ms = i64::MIN;
+        self.cache.expiry_ms = i64::MIN;
         self.cache.left = LeftIdsBounds::default();
         match done.map_err(Fault::into_error).and_then(|done| self.commit().map(|()| done)) {
             Ok(done) => Ok(done),

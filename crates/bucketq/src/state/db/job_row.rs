@@ -84,6 +84,7 @@ impl Tx<'_> {
             fence: claimed.then_some(row.fence as u64),
             worker: if claimed && worker != NOBODY { Some(self.text(worker)?.to_string()) } else { None },
             last_error: None,
+            died: None,
         })
     }
 

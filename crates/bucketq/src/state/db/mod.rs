@@ -12,6 +12,7 @@ mod dedup;
 mod due;
 mod earlier_runs;
 mod expired_archives;
+mod expiry;
 mod fault;
 mod fix_time;
 mod group;
@@ -104,6 +105,8 @@ struct Cache {
     room: i64,
     /// No dedup window ends before this.
     sweep_ms: i64,
+    /// No job expires before this.
+    expiry_ms: i64,
     places: dedup::Places,
     left: left_ids::LeftIdsBounds,
     paused: op::schedule::Paused,
@@ -120,6 +123,7 @@ impl Default for Cache {
             ordinal: 0,
             room: 0,
             sweep_ms: i64::MIN,
+            expiry_ms: i64::MIN,
             places: dedup::Places::default(),
             left: left_ids::LeftIdsBounds::default(),
             paused: op::schedule::Paused::default(),
@@ -484,6 +488,18 @@ impl Tx<'_> {
             Op::Schedule { queue, name, schedule } => self.schedule(queue, name, schedule),
             Op::Unschedule { queue, name } => self.unschedule(queue, name),
             Op::PurgeSome { queue, states, before, limit } => self.purge_some(queue, states, *before, *limit),
+            Op::Move { id, run, to } => self.move_job(id, *run, to),
+            Op::MoveSome { filter, redrive, to, after, before, limit } => {
+                self.move_some(filter, *redrive, to.as_deref(), *after, *before, *limit)
+            }
+            // If the atomic is repeated, this must not delete the job that the first time enqueued after it.
+            Op::Delete { id, .. } if savepoint::enqueued(later).contains(id) => {
+                Ok(Outcome::Deleted { was: None })
+            }
+            Op::Delete { id, leased } => self.delete_job(id, *leased),
+            Op::CreateQueue { queue } => self.create_queue(queue),
+            Op::DeleteQueue { queue, limit } => self.delete_queue(queue, *limit),
+            Op::StrictQueues { strict } => self.set_strict(*strict),
         }
     }
 

@@ -35,11 +35,13 @@ pub(super) enum Gate {
     Paused = 1,
     /// Neither in nor out.
     Draining = 2,
+    /// Deleted: it has no jobs, and nobody sees it. Its row stays, because other rows name the queue.
+    Deleted = 3,
 }
 
 impl Gate {
     fn from_code(code: i64) -> Try<Self> {
-        [Self::Open, Self::Paused, Self::Draining]
+        [Self::Open, Self::Paused, Self::Draining, Self::Deleted]
             .into_iter()
             .find(|gate| *gate as i64 == code)
             .ok_or_else(|| Fault::corrupt(format!("a queue has the unknown state {code}")))
@@ -282,7 +284,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Returns all indexes.
+    /// Returns all indexes, those of deleted queues too.
     pub fn all_lines(&mut self) -> Try<std::ops::Range<usize>> {
         self.load_lines()?;
         Ok(0..self.cache.lines.all.len())
@@ -291,12 +293,17 @@ impl Tx<'_> {
     /// Returns the index of the queue with this name.
     pub fn find_line(&mut self, name: &str) -> Try<Option<usize>> {
         self.load_lines()?;
-        Ok(self.cache.lines.by_name.get(name).copied())
+        let found = self.cache.lines.by_name.get(name).copied();
+        Ok(found.filter(|line| self.line(*line).marks.gate != Gate::Deleted))
     }
 
     /// Returns the index of the queue with this name; creates the queue if it does not exist.
     pub fn make_line(&mut self, name: &str) -> Try<usize> {
-        if let Some(at) = self.find_line(name)? {
+        self.load_lines()?;
+        if let Some(at) = self.cache.lines.by_name.get(name).copied() {
+            if self.line(at).marks.gate == Gate::Deleted {
+                self.set_gate(at, Gate::Open)?;
+            }
             return Ok(at);
         }
         let id = self.conn.prepare_cached("INSERT INTO queues (name) VALUES (?1)")?.insert([name])?;

@@ -17,7 +17,14 @@ pub(super) fn enqueued(ops: &[Op]) -> HashSet<JobId> {
 
 /// Returns the run after which a job is requeued by these ops, if they say it.
 pub(super) fn requeued_after(ops: &[Op], job: &JobId) -> Option<u32> {
-    ops.iter().find_map(|op| if let Op::Requeue { id, run } = op { run.filter(|_| id == job) } else { None })
+    let of = |op: &Op| {
+        if let Op::Requeue { id, run } | Op::Move { id, run, .. } = op {
+            run.filter(|_| id == job)
+        } else {
+            None
+        }
+    };
+    ops.iter().find_map(of)
 }
 
 /// Returns whether this outcome, with which rows have changed, must not come from the same call twice.
@@ -29,7 +36,11 @@ fn happens_once(outcome: &Outcome) -> bool {
         | Outcome::Requeued { .. }
         | Outcome::RequeuedMany { .. }
         | Outcome::Purged { .. }
-        | Outcome::PurgedSome { .. } => true,
+        | Outcome::PurgedSome { .. }
+        | Outcome::Moved { .. }
+        | Outcome::MovedSome { .. }
+        | Outcome::Deleted { .. }
+        | Outcome::QueueDeleted { .. } => true,
         // Settings have the requested value either way, and an extend counts from its commit.
         Outcome::Paused
         | Outcome::Resumed
@@ -38,6 +49,8 @@ fn happens_once(outcome: &Outcome) -> bool {
         | Outcome::ConfiguredSome { .. }
         | Outcome::Scheduled { .. }
         | Outcome::Unscheduled { .. }
+        | Outcome::QueueCreated { .. }
+        | Outcome::StrictQueuesSet
         | Outcome::Extended { .. }
         // These end a lease, or are no part of an atomic.
         | Outcome::Claimed(_)
@@ -113,6 +126,7 @@ impl Tx<'_> {
                 self.cache.names.clear();
                 self.cache.pass = None;
                 self.cache.sweep_ms = i64::MIN;
+                self.cache.expiry_ms = i64::MIN;
                 self.cache.left = left_ids::LeftIdsBounds::default();
                 self.cache.places.rolled_back();
             }

@@ -50,6 +50,7 @@ impl Tx<'_> {
     /// Leases the best jobs of these queues.
     pub fn claim_best(&mut self, lines: &[usize], claim: &Claim) -> Try<Vec<Claimed>> {
         let max = claim.max as usize;
+        self.expire()?;
         let mut worker = None;
         let mut taken = Vec::new();
         for line in lines {
@@ -69,8 +70,15 @@ impl Tx<'_> {
                 Some(id) => id,
                 None => *worker.insert(self.intern(&claim.worker)?),
             };
-            for job in &mut taken[from..] {
+            let mut at = from;
+            while let Some(job) = taken.get_mut(at) {
+                // When very many expire at once, some are still here.
+                if self.expire_one(job.job.seq as i64)? {
+                    taken.remove(at);
+                    continue;
+                }
                 self.lease(job, line, claim, worker)?;
+                at += 1;
             }
         }
         Ok(taken)
@@ -83,6 +91,7 @@ impl Tx<'_> {
             Queues::Named(names) => {
                 let mut lines = Vec::with_capacity(names.len());
                 for name in names {
+                    self.check_known(name)?;
                     lines.extend(self.find_line(name)?);
                 }
                 lines.sort_unstable();
@@ -149,9 +158,9 @@ impl Tx<'_> {
     pub fn candidate(&mut self, row: WholeJobColumns<'_>) -> Try<Claimed> {
         let mut job = self.job(row.job)?;
         let payload = self.payload(&row.payload)?;
-        // Only a job that was claimed before can have failed.
-        if job.attempt > 0 {
-            job.last_error = self.last_error(job.seq as i64, job.run)?;
+        // Only a job that was claimed before, or has had a run before, can have failed.
+        if job.attempt > 0 || job.run > 0 {
+            self.add_failures(&mut job)?;
         }
         let lease = Lease {
             token: Token([0; 16]),

@@ -44,7 +44,10 @@ impl Tx<'_> {
     }
 
     fn enqueue_all(&mut self, queue: &str, jobs: &[New]) -> Try<Vec<Enqueued>> {
+        self.check_known(queue)?;
         self.make_room(jobs)?;
+        // Before a full queue refuses: what expires makes room.
+        self.expire()?;
         let dropped = self.make_way(queue, jobs)?;
         self.sweep()?;
         self.sweep_left()?;
@@ -160,6 +163,7 @@ impl Tx<'_> {
             let until_ms = self.key_ends_ms(dedup.scope, &policy);
             self.store_key(queue, dedup, until_ms, &job.id, seq, old_key)?;
         }
+        self.store_expiry(seq, job.expires_ms, &policy)?;
         self.take_turns(line, job.group.as_deref());
         let marks = self.marks(line);
         marks.add(state);

@@ -3,6 +3,7 @@
 //! They need no lease; the holder of a lease that such an op ends has lost it.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use rusqlite::params;
 
@@ -20,6 +21,17 @@ use crate::state::db::job_row::{JobRow, NO_TOKEN, UNTRIED, attempt};
 use crate::state::db::names::NOBODY;
 use crate::state::db::queues::{FIRST_TURN, Gate};
 use crate::state::db::retention::JobToDelete;
+
+/// How a job begins a new run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::state::db) enum Begins {
+    /// Requeued.
+    Again,
+    /// On its way to a dead-letter queue.
+    Dead,
+    /// Moved to another queue, with this entry about its old run. A job that waits keeps its time.
+    Moved(Ended),
+}
 
 impl Tx<'_> {
     /// Cancels the job, unless it was requeued after the run `requeued` already.
@@ -64,7 +76,7 @@ impl Tx<'_> {
         if self.excess(job_row.line, 1)?.is_some() {
             return Err(self.full(job_row.line, 1).into());
         }
-        let run = self.new_life(&job_row, job_row.line)?;
+        let run = self.new_life(&job_row, job_row.line, Begins::Again)?;
         Ok(Outcome::Requeued { run })
     }
 
@@ -99,21 +111,30 @@ impl Tx<'_> {
     }
 
     /// Begins a new run of the job at the end of its own or another queue. Stores how the old run ended.
-    fn new_life(&mut self, job_row: &JobRow, line: usize) -> Try<u32> {
-        let ended = match job_row.state {
-            State::Done => Some(Ended::Done),
-            State::Cancelled => Some(Ended::Cancelled),
+    pub fn new_life(&mut self, job_row: &JobRow, line: usize, begins: Begins) -> Try<u32> {
+        let ended = match (job_row.state, begins) {
+            (State::Done, _) => Some(Ended::Done),
+            (State::Cancelled, _) => Some(Ended::Cancelled),
+            (_, Begins::Moved(ended)) => Some(ended),
             _ => None,
         };
+        let moved = matches!(begins, Begins::Moved(_));
+        // A job that waits for its time keeps it in another queue.
+        let waits = moved && job_row.state == State::Scheduled && job_row.run_at_ms > self.now_ms;
+        let (state, run_at_ms) =
+            if waits { (State::Scheduled, job_row.run_at_ms) } else { (State::Ready, self.now_ms) };
         if let Some(ended) = ended {
             let attempt = self.free_attempt(job_row)?;
-            self.store_attempt(&job_row.ending(ended, attempt, job_row.ends_ms, None))?;
+            let ended_ms = if job_row.state.is_finished() { job_row.ends_ms } else { self.now_ms };
+            self.store_attempt(&job_row.ending(ended, attempt, ended_ms, None))?;
         }
         let queue = self.line(line).id;
         let blocked = self.is_blocked(line, job_row.group.as_deref())?;
         let turn = if blocked { FIRST_TURN } else { self.next_turn(line, job_row.group.as_deref()) };
         let bounded = self.line(line).policy.overflow == Overflow::DropOldest;
-        let archived = self.line(job_row.line).policy.archive;
+        // The run of a job that waits has not ended in any way that an archive knows.
+        let has_ended = !moved || job_row.state.is_finished();
+        let archived = self.line(job_row.line).policy.archive && has_ended;
         let aside = archived.then(|| self.end_of(job_row));
         let seq = self.next_seq();
         if let Some(end) = aside {
@@ -122,9 +143,9 @@ impl Tx<'_> {
         let run = job_row.run.saturating_add(1);
         self.conn
             .prepare_cached(
-                "UPDATE jobs SET seq = ?2, state = 3, held = ?3, tries = ?4, run_at_ms = ?5, claimed_ms = ?5, \
+                "UPDATE jobs SET seq = ?2, state = ?13, held = ?3, tries = ?4, run_at_ms = ?14, claimed_ms = ?5, \
                  ends_ms = ?5, enqueued_ms = ?5, fence = ?6, worker = ?7, token = ?8, run = ?9, queue = ?10, \
-                 turn = ?11, bounded = ?12, finish_seq = ?2, first_ms = ?5, due_ms = NULL WHERE seq = ?1",
+                 turn = ?11, bounded = ?12, finish_seq = ?2, first_ms = ?5, due_ms = ?15 WHERE seq = ?1",
             )?
             .execute(params![
                 job_row.seq,
@@ -138,23 +159,40 @@ impl Tx<'_> {
                 run,
                 queue,
                 turn,
-                i64::from(bounded)
+                i64::from(bounded),
+                state as i64,
+                run_at_ms,
+                waits.then_some(run_at_ms)
             ])?;
         self.conn.prepare_cached("DELETE FROM results WHERE seq = ?1")?.execute([job_row.seq])?;
         self.move_attempts(job_row.seq, seq)?;
         if job_row.keyed {
             self.move_key(job_row.seq, seq)?;
         }
+        // A job that waits keeps its time. Else the new run has that of the policy, if any.
+        let keeps = moved && !job_row.state.is_finished() && self.move_expiry(job_row.seq, seq)?;
+        if !keeps {
+            let policy = Arc::clone(&self.line(line).policy);
+            self.store_expiry(seq, None, &policy)?;
+        }
         self.take_turns(line, job_row.group.as_deref());
-        self.marks(job_row.line).remove(job_row.state);
+        let marks = self.marks(job_row.line);
+        marks.remove(job_row.state);
+        if job_row.state == State::Ready {
+            marks.withdraw();
+        }
         let marks = self.marks(line);
-        marks.add(State::Ready);
-        if !blocked {
-            marks.offer((job_row.priority, seq));
+        marks.add(state);
+        match state {
+            _ if blocked => {}
+            State::Ready => marks.offer((job_row.priority, seq)),
+            _ => marks.due_ms = marks.due_ms.min(run_at_ms),
         }
         if self.watched() {
             let (queue, id) = (self.line(line).name.clone(), JobId(uuid::Uuid::from_bytes(job_row.id)));
-            self.report(Happened::Requeued(At { queue, id, run, attempt: 0 }));
+            let job = At { queue, id, run, attempt: 0 };
+            let from = Arc::clone(&self.line(job_row.line).name);
+            self.report(if moved { Happened::Moved { job, from } } else { Happened::Requeued(job) });
         }
         Ok(run)
     }
@@ -171,7 +209,7 @@ impl Tx<'_> {
         if job_row.keyed {
             self.drop_key(job_row.seq)?;
         }
-        self.new_life(job_row, line)?;
+        self.new_life(job_row, line, Begins::Dead)?;
         self.advance(job_row.line, job_row.group.as_deref())
     }
 
@@ -221,12 +259,14 @@ impl Tx<'_> {
         Ok(Outcome::PurgedSome { count, before, more: count >= u64::from(limit) })
     }
 
+    /// Returns the queue with this name; fails if it does not exist.
     pub fn line_there(&mut self, queue: &str) -> Try<usize> {
         self.find_line(queue)?
             .ok_or_else(|| Error::new(Code::NoSuchQueue, format!("there is no queue {queue:?}")).into())
     }
 
-    fn purge_before(
+    /// Deletes some jobs of a queue that were enqueued before a place. Returns how many.
+    pub fn purge_before(
         &mut self,
         line: usize,
         states: &[State],
@@ -268,18 +308,13 @@ impl Tx<'_> {
 
     /// Opens, pauses or drains a queue.
     pub fn gate(&mut self, queue: &str, gate: Gate) -> Try<Outcome> {
-        let line = self.make_line(queue)?;
-        if self.line(line).marks.gate != gate {
-            self.conn
-                .prepare_cached("UPDATE queues SET paused = ?2 WHERE id = ?1")?
-                .execute([self.line(line).id, gate as i64])?;
-            self.marks(line).gate = gate;
-        }
+        let line = self.allowed_line(queue)?;
+        self.set_gate(line, gate)?;
         let leased = self.line(line).marks.count(State::Leased).max(0) as u64;
         Ok(match gate {
             Gate::Open => Outcome::Resumed,
             Gate::Paused => Outcome::Paused,
-            Gate::Draining => Outcome::Draining { leased },
+            Gate::Draining | Gate::Deleted => Outcome::Draining { leased },
         })
     }
 }
@@ -314,6 +349,7 @@ pub(in crate::state::db) const fn of_state(state: State) -> &'static str {
 pub(in crate::state::db) const BLOCKED: &str =
     leaving_jobs!("group_name IS NOT NULL AND state <= 4 AND +state = 3 AND held = 1");
 
-fn wrong_state(id: &JobId, state: State, why: &str) -> crate::state::db::Fault {
+/// Returns the refusal of an op on a job in this state.
+pub(in crate::state::db) fn wrong_state(id: &JobId, state: State, why: &str) -> crate::state::db::Fault {
     Error::new(Code::State, format!("job {id} is {}: {why}", state.as_str())).into()
 }

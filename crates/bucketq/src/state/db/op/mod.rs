@@ -8,5 +8,7 @@ pub(super) mod claim_with;
 pub(super) mod enqueue;
 pub(super) mod lease_ops;
 pub(super) mod manage;
+pub(super) mod moves;
 pub(super) mod policy;
+pub(super) mod queue_ops;
 pub(super) mod schedule;

@@ -125,7 +125,7 @@ impl Tx<'_> {
     /// marked already, if the change needs that. The caller unblocks jobs.
     fn set(&mut self, queue: &str, changes: &Changes, marked: i64) -> Try<(Arc<Policy>, Arc<Policy>)> {
         let (old, new) = self.changed(queue, changes)?;
-        let line = self.make_line(queue)?;
+        let line = self.allowed_line(queue)?;
         if new == old {
             return Ok((old, new));
         }
@@ -205,7 +205,10 @@ impl Tx<'_> {
             next.clone_from(&self.policy_of(&name)?.dead_letter);
             seen.push(name);
         }
-        Ok(())
+        match policy.dead_letter.as_deref() {
+            Some(name) => self.check_known(name),
+            None => Ok(()),
+        }
     }
 
     /// Returns the number of scheduled and ready jobs.

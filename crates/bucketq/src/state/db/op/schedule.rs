@@ -100,7 +100,7 @@ impl Tx<'_> {
                 return Ok(Outcome::Scheduled { next_ms });
             }
         }
-        let line = self.make_line(queue)?;
+        let line = self.allowed_line(queue)?;
         let id = self.line(line).id;
         if found.is_none() {
             let sql = "SELECT count(*) FROM schedules WHERE queue = ?1";

@@ -28,7 +28,10 @@ const RULES: &[(&str, &str)] = &[
          WHERE (scheduled, ready, leased, done, dead, cancelled) IS NOT
                (ifnull(a, 0), ifnull(b, 0), ifnull(c, 0), ifnull(d, 0), ifnull(e, 0), ifnull(f, 0))",
     ),
-    ("every job belongs to a queue", "SELECT 'job ' || seq FROM jobs WHERE queue NOT IN (SELECT id FROM queues)"),
+    (
+        "every job belongs to a queue that is not deleted",
+        "SELECT 'job ' || seq FROM jobs WHERE queue NOT IN (SELECT id FROM queues WHERE paused <> 3)",
+    ),
     (
         "states are known",
         "SELECT 'job ' || seq FROM jobs WHERE state NOT BETWEEN 2 AND 7 OR tries < 2 OR held NOT IN (0, 1)",
@@ -80,7 +83,7 @@ const RULES: &[(&str, &str)] = &[
         "every attempt has a job, a queue and an outcome",
         "SELECT 'attempt of ' || seq FROM attempts a WHERE seq NOT IN (SELECT seq FROM jobs)
            OR queue NOT IN (SELECT id FROM queues) OR worker NOT IN (SELECT id FROM names)
-           OR ended NOT BETWEEN 2 AND 7 OR run > (SELECT run FROM jobs j WHERE j.seq = a.seq)",
+           OR ended NOT BETWEEN 2 AND 10 OR run > (SELECT run FROM jobs j WHERE j.seq = a.seq)",
     ),
     (
         "every claimed job has a lease token",

@@ -61,7 +61,7 @@ impl Tx<'_> {
         while let Some(row) = rows.next()? {
             let row = WholeJobColumns::read(row)?;
             let (mut job, payload) = (self.job(row.job)?, self.payload(&row.payload)?);
-            job.last_error = self.last_error(job.seq as i64, job.run)?;
+            self.add_failures(&mut job)?;
             jobs.push((job, payload));
         }
         Ok(jobs)
@@ -88,7 +88,7 @@ impl Tx<'_> {
         let more = jobs.len() > limit as usize;
         jobs.truncate(limit as usize);
         for job in &mut jobs {
-            job.last_error = self.last_error(job.seq as i64, job.run)?;
+            self.add_failures(job)?;
         }
         let next = if more { jobs.last().map(|job| Cursor(job.seq)) } else { None };
         Ok(Page { jobs, next })

@@ -57,6 +57,9 @@ pub const PLANNED: &[(&str, &str)] = &[
     ("job of a session", crate::state::db::op::claim::AT),
     ("session", crate::state::db::sessions::SESSION),
     ("due", crate::state::db::due::DUE),
+    ("next expiries", crate::state::db::expiry::NEXT),
+    ("expiry of a job", crate::state::db::expiry::OVERDUE),
+    ("last entry", crate::state::db::op::moves::LAST_ENTRY),
     ("first due", crate::state::db::due::FIRST_DUE),
     ("expired", crate::state::db::due::EXPIRED),
     ("first expiry", crate::state::db::due::FIRST_EXPIRY),
@@ -160,6 +163,7 @@ impl Tx<'_> {
                     commit_ms: self.now_ms,
                     pages: pages as u64,
                     free_pages: free_pages as u64,
+                    strict_queues: self.is_strict()?,
                 })
             }
         })
@@ -187,7 +191,7 @@ impl Tx<'_> {
         let row = WholeJobColumns::read(row)?;
         let mut job = self.job(row.job)?;
         let seq = job.seq as i64;
-        job.last_error = self.last_error(seq, job.run)?;
+        self.add_failures(&mut job)?;
         let payload = self.payload(&row.payload)?;
         let found = self.conn.prepare_cached(RESULT)?.query_row([seq], JobResult::read).optional()?;
         let result = match found {
@@ -202,7 +206,9 @@ impl Tx<'_> {
 
     /// Returns every queue, by name.
     fn queues(&mut self) -> Try<Vec<QueueInfo>> {
-        let mut infos = self.all_lines()?.map(|line| self.info(line)).collect::<Try<Vec<_>>>()?;
+        let there = self.all_lines()?.filter(|line| self.line(*line).marks.gate != Gate::Deleted);
+        let there = there.collect::<Vec<_>>();
+        let mut infos = there.into_iter().map(|line| self.info(line)).collect::<Try<Vec<_>>>()?;
         infos.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(infos)
     }
