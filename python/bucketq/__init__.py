@@ -30,6 +30,18 @@ from bucketq.file import Atomic, QueueFile, check, fix_time, measure, open, prob
 from bucketq.measured import BySize, ClockOffset, Measured, Spread, Times, Workload
 from bucketq.metrics import Histogram, Metrics
 from bucketq.queue import Batch, Job, Jobs, Queue
+from bucketq.tasks import (
+    PREVIOUS,
+    App,
+    AppWorker,
+    AsyncTask,
+    CurrentJob,
+    GroupResult,
+    Result,
+    Task,
+    TaskFailed,
+    current_job,
+)
 from bucketq.types import (
     POLICY,
     ArchiveObject,
@@ -71,8 +83,12 @@ from bucketq.worker import Reject, Worked, Worker
 
 __all__ = [
     "POLICY",
+    "PREVIOUS",
+    "App",
+    "AppWorker",
     "ArchiveObject",
     "Archives",
+    "AsyncTask",
     "Atomic",
     "Attempt",
     "Backoff",
@@ -87,6 +103,7 @@ __all__ = [
     "Commit",
     "Contended",
     "Corrupt",
+    "CurrentJob",
     "Diverged",
     "Enqueued",
     "Error",
@@ -94,6 +111,7 @@ __all__ = [
     "Exported",
     "Extras",
     "FixedTime",
+    "GroupResult",
     "Histogram",
     "HostRole",
     "Invalid",
@@ -121,6 +139,7 @@ __all__ = [
     "Rate",
     "Reject",
     "Restored",
+    "Result",
     "ScheduleInfo",
     "Settings",
     "Spread",
@@ -128,6 +147,8 @@ __all__ = [
     "Stats",
     "Synced",
     "Tally",
+    "Task",
+    "TaskFailed",
     "Times",
     "Unavailable",
     "Unsynced",
@@ -135,6 +156,7 @@ __all__ = [
     "Worker",
     "Workload",
     "check",
+    "current_job",
     "fix_time",
     "measure",
     "open",

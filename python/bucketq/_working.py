@@ -16,8 +16,10 @@ from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from bucketq._ending import Ending
 from bucketq._listening import Listening, Task, Thread
 from bucketq._other_api import blocking
+from bucketq._report import Report
 from bucketq._threads import Threads
 from bucketq.errors import Contended, Invalid, LeaseLost, NotFound, OutcomeUnknown, QueueFull, Unavailable
 from bucketq.worker import Reject, Worked, is_coroutine
@@ -220,22 +222,29 @@ class Working:
 
     async def _work(self, job: Job) -> None:
         inside.set(self)
+        report = Report(job)
         end: Callable[[], Awaitable[Any]]
         try:
             result = await self._handle(self._plan.handlers[job.queue], job)
         except Reject as reason:
             end, what = partial(job.reject, str(reason) or "Reject"), "rejected"
-            log.warning("job %s of %s is rejected: %s", job.id, job.queue, reason)
+            report.fail(reason)
         except (Exception, SystemExit, asyncio.CancelledError) as failure:
             # At most once: a job that was begun under a lease that never ends is not handed out again.
             again = job._ends or job._untouched
             if self._stopping and isinstance(failure, asyncio.CancelledError) and again:
                 end, what = job.release, "released"
             else:
-                end, what = failed(job, failure), "failed"
+                end, what = partial(job.nack, failure), "failed"
+                report.fail(failure)
         else:
             end, what = partial(job.ack, result=result), "done"
-        what = await self._end(job, end, what)
+            if isinstance(result, Ending):
+                end, what = result.end, result.what
+                report.take(result)
+        report.ran()
+        what = await self._end(job, end, what, report)
+        report.log(what)
         self.worked = replace(self.worked, **{what: getattr(self.worked, what) + 1})
 
     async def _handle(self, handler: Handler, job: Job) -> Any:
@@ -264,7 +273,7 @@ class Working:
             self._listening = kind(self._file._file, None)
         return self._listening.watch(job, tell)
 
-    async def _end(self, job: Job, end: Callable[[], Awaitable[Any]], what: str) -> str:
+    async def _end(self, job: Job, end: Callable[[], Awaitable[Any]], what: str, report: Report) -> str:
         """Ack, nack, release or reject the job. Returns the name of the counter to raise.
 
         The queue file decides whether the lease still holds: it holds until another worker claims the job (P27).
@@ -280,6 +289,8 @@ class Working:
                 log.warning("cannot end job %s: %s; again in %.1f s", job.id, error, pause.seconds)
                 await pause.wait()
             except LeaseLost:
+                if report.overtaken:
+                    return what
                 log.warning("job %s of %s: its lease is lost, another worker may have it", job.id, job.queue)
                 return "lost"
             except NotFound:
@@ -287,14 +298,9 @@ class Working:
                 return "lost"
             except Invalid as error:
                 # The result cannot be stored: too large, or not JSON.
-                end, what = failed(job, error), "failed"
+                end, what = partial(job.nack, error), "failed"
+                report.fail(error)
         return what
-
-
-def failed(job: Job, failure: BaseException) -> Callable[[], Awaitable[Any]]:
-    """Log a failed attempt. Returns the call that nacks the job."""
-    log.warning("job %s of %s failed, attempt %d", job.id, job.queue, job.attempt, exc_info=failure)
-    return partial(job.nack, failure)
 
 
 class Pause:
