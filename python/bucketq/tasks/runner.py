@@ -85,7 +85,7 @@ def end(job: Job, task: TaskBase[..., Any], outcome: Outcome) -> Ending:
         return Ending("done", partial(ack, job, outcome), task.name)
     text = stored(outcome.summary, outcome.traceback)
     call = partial(job.nack if outcome.what == "failed" else job.reject, text)
-    return Ending(outcome.what, call, task.name, outcome.summary, outcome.traceback, outcome.error)
+    return Ending(outcome.what, call, task.name, outcome.summary, outcome.traceback, error=outcome.error)
 
 
 async def ack(job: Job, outcome: Outcome) -> None:
