@@ -106,7 +106,10 @@ def eager(app: App) -> Generator[None]:
 def use(
     app: App, *, clock: Clock | None = None, on_event: OnEvent | None = None, **settings: Unpack[Settings]
 ) -> Generator[QueueFile]:
-    """Let the app use a new queue file in memory until the end of the block: ``app.worker().run(wait=0)`` works on it."""
+    """Let the app use a new queue file in memory until the end of the block.
+
+    ``app.worker().run(wait=0)`` works on it.
+    """
     with open(clock=clock, on_event=on_event, **settings) as file:
         before = app.use(file)
         try:
