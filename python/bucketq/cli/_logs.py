@@ -97,8 +97,8 @@ def one_line(text: str) -> str:
 
 def set_up(format: LogFormat, *, verbose: bool = False, stream: TextIO | None = None) -> None:
     """Log the records of every logger there; those of bucketq from info on. Called in children too."""
-    stream = sys.stderr if stream is None else stream
-    colours = stream.isatty() and "NO_COLOR" not in os.environ
+    stream = stream or sys.stderr or sys.__stderr__
+    colours = stream is not None and stream.isatty() and "NO_COLOR" not in os.environ
     handler = logging.StreamHandler(stream)
     handler.setFormatter(Json() if format == "json" else Text(colours=colours))
     root = logging.getLogger()
