@@ -69,7 +69,7 @@ def test_arguments_that_do_not_fit_are_refused_at_the_call(app):
     for args, kwargs, words in [
         ((), {}, "missing a required argument: 'to'"),
         (("a", "b"), {}, "too many positional"),
-        (("a",), {"subjet": "x"}, "unexpected keyword argument 'subjet'"),
+        (("a",), {"subjects": "x"}, "unexpected keyword argument 'subjects'"),
     ]:
         with pytest.raises(TypeError, match=words):
             send.enqueue(*args, **kwargs)
@@ -449,7 +449,7 @@ async def main() -> None:
 
 send.enqueue(1)  # wrong
 send.enqueue("a", "b")  # wrong
-send.enqueue(to="a", subjet="b")  # wrong
+send.enqueue(to="a", subjects="b")  # wrong
 send.options(delay=1).enqueue()  # wrong
 send.options(dely=1)  # wrong
 send.job(None)  # wrong
