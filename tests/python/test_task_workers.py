@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import bucketq
+from bucketq import testing
 from command import TIMEOUT
 from patience import PATIENCE
 
@@ -78,6 +79,20 @@ def grow(size):
 @app.task(queue="hours")
 def hourly():
     pass
+
+def write(path, text):
+    with open(path, "a") as file:
+        file.write(f"{text}\\n")
+
+@app.task
+def note(path, n):
+    write(path, n)
+    return n
+
+@app.task(queue="sums")
+def total(path, values):
+    write(path, "total")
+    return sum(values)
 
 def needs_local():
     local = bucketq.App()
@@ -244,6 +259,57 @@ def test_a_task_that_a_child_cannot_import_is_refused(place):
     assert "define it at the top of a module" in place.fails(
         "Invalid", "worker", f"{place.name}:needs_local", "--processes", "1", "--wait", "0"
     )
+
+
+def test_a_child_that_cannot_start_fails_no_job_and_ends_the_worker(place):
+    result = place.module.add.enqueue(1)
+    program = (
+        f"if __name__ == '__mp_main__': raise RuntimeError('no children here')\nimport {place.name} as jobs\n"
+    )
+    (place.directory / "program.py").write_text(program + "print(jobs.app.worker(processes=1).run())\n")
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=place.directory,
+        env=place.environ,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert "no children here" in done.stderr
+    assert "a child process did not start" in done.stderr
+    assert "released=1" in done.stdout
+    job = place.module.app.file.get(result.id)
+    assert (job.state, job.attempt) == ("ready", 0)
+
+
+def test_a_group_is_complete_once_although_its_workers_are_killed(place):
+    app, ran = place.module.app, place.directory / "ran"
+    for name in ("default", "sums"):
+        app.file.queue(name).configure(lease=1, backoff=bucketq.Backoff.none(), max_attempts=1000)
+    note = place.module.note
+    group = app.group(
+        [note.job(str(ran), n) for n in range(40)],
+        then=place.module.total.job(str(ran), bucketq.PREVIOUS),
+    )
+    for killed in range(1, 5):
+        worker = place.start("worker", f"{place.name}:app", "--concurrency", "4")
+        try:
+            until(lambda least=8 * killed: ran.exists() and len(ran.read_text().splitlines()) >= least)
+        finally:
+            worker.kill()
+            worker.communicate()
+    workers = [place.start("worker", f"{place.name}:app") for _ in range(2)]
+    try:
+        assert group.then.result(timeout=PATIENCE) == sum(range(40))
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.communicate(timeout=TIMEOUT)
+    totals = [job for job in testing.jobs(app.file, "sums") if job.data["task"] == place.module.total.name]
+    assert [job.id for job in totals] == [group.then.id]
+    assert 1 <= ran.read_text().splitlines().count("total") <= totals[0].attempt
+    counts = app.file.queue("sums").counts().counts
+    assert (counts["scheduled"], counts["ready"], counts["leased"], counts["dead"]) == (0, 0, 0, 0)
 
 
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d"

@@ -3,7 +3,10 @@
 import asyncio
 import subprocess
 import sys
+from datetime import UTC, datetime
+from decimal import Decimal
 
+import pydantic
 import pytest
 
 import bucketq
@@ -418,6 +421,26 @@ def test_eager_tasks_run_where_they_are_enqueued():
         with pytest.raises(Invalid, match="cannot be stored"):
             add.enqueue(object(), 1)
     assert app.eager is None
+
+
+def test_with_pydantic_arguments_are_checked_by_their_annotations_and_keep_their_types(app):
+    class Address(pydantic.BaseModel):
+        street: str
+
+    @app.task
+    def send(when: datetime, to: Address, *prices: Decimal, **more: set[int]) -> Address:
+        assert (type(when), type(to), type(prices[0]), more) == (datetime, Address, Decimal, {"ids": {1, 2}})
+        return Address(street=to.street.upper())
+
+    now = datetime.now(UTC)
+    call = send.job(now, Address(street="here"), Decimal("1.5"), ids={1, 2})
+    result = call.enqueue()
+    chain = app.chain(call, send.job(now, PREVIOUS, Decimal(2), ids={1, 2}))
+    assert work(app) == Worked(done=3)
+    assert result.result() == chain.result() == Address(street="HERE")
+    assert app.file.get(result.id).data["args"][1:] == [{"street": "here"}, "1.5"]
+    with pytest.raises(ValueError, match="valid datetime"):
+        send.enqueue("soon", Address(street="x"))
 
 
 WRONG = """

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
     from bucketq.tasks.execute import Outcome
 
-__all__ = ["Request", "main"]
+__all__ = ["READY", "Request", "main"]
 
+READY = "ready"
+"""Sent once a child can run tasks."""
 ORPHANED = 1
 """The exit code of a child whose parent has ended."""
 
@@ -43,6 +45,7 @@ def main(
     if setup is not None:
         setup[0](*setup[1])
     warm(modules)
+    pipe.send(READY)
     while True:
         try:
             request: Request | None = pipe.recv()

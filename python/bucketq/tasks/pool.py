@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bucketq._threads import Threads
 from bucketq.errors import Closed, Invalid
-from bucketq.tasks.child import Request, main
+from bucketq.tasks.child import READY, Request, main
 from bucketq.tasks.execute import Outcome
 from bucketq.tasks.task import resolve
 
@@ -51,6 +51,10 @@ class PoolOptions:
     """Called first in each child, to set up its log."""
 
 
+class Unstartable(Exception):
+    """A child ended before it could run a task: the program cannot be imported, or must not be."""
+
+
 class Child:
     """One child process, and the pipe to it. One thread uses it at a time."""
 
@@ -60,6 +64,7 @@ class Child:
         self._pipe: Connection[Any, Any] = mine
         self._options = options
         self._killed = ""
+        self._ready = False
         self._lock = threading.Lock()
         self.jobs = 0
         process = context.Process(
@@ -68,6 +73,18 @@ class Child:
         process.start()
         its.close()
         self.process: BaseProcess = process
+
+    def start(self) -> None:
+        """Wait until it can run tasks. Raises Unstartable if it ends before."""
+        try:
+            while not self._ready:
+                ready = wait([self._pipe, self.process.sentinel], LOOK)
+                if self._pipe in ready:
+                    self._ready = self._pipe.recv() == READY
+                elif ready or not self.process.is_alive():
+                    raise EOFError
+        except (EOFError, OSError):
+            raise Unstartable(self._died().summary) from None
 
     def run(self, request: Request) -> Outcome:
         """Run a task in the child. If the child dies, the outcome says how."""
@@ -169,12 +186,13 @@ class Pool:
             self._idle += children
 
     async def run(self, task: TaskBase[..., Any], payload: bytes, job: CurrentJob) -> Outcome | None:
-        """Run a task in a child. Returns None if the worker drained before a child was free."""
+        """Run a task in a child. Returns None if the worker drained before a child was free, or if none can start."""
         from bucketq import _working
 
+        working = _working.inside.get()
         if self._free is None:
             self._free = asyncio.Semaphore(self._options.processes)
-        if not await free(self._free, _working.inside.get()):
+        if not await free(self._free, working):
             return None
         request = Request(
             task.function.__module__,
@@ -194,6 +212,14 @@ class Pool:
         running = Running()
         try:
             return await self._threads.run(self._run, request, running)
+        except Unstartable as error:
+            # No fault of the job. The next child would end like this one.
+            log.error(
+                "the worker ends, because a child process did not start: %s; see its own message above", error
+            )
+            if working is not None:
+                working.drain()
+            return None
         except asyncio.CancelledError:
             running.kill("the worker was stopped")
             raise
@@ -206,6 +232,7 @@ class Pool:
             self._given(child)
             return Outcome("failed", summary="the worker was stopped")
         try:
+            child.start()
             return child.run(request)
         finally:
             self._given(child)

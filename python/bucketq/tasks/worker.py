@@ -175,11 +175,12 @@ class AppWorker:
                     ),
                     list(self.app.tasks.values()),
                 )
-                self._pool.start()
             self._ran = 0
             self._runner = Runner(self.app, awaitable(file), options.jobs_at_once, self._pool, self._one_ran)
             worker = Worker(file, concurrency=options.jobs_at_once, lease=options.lease, name=options.name)
             worker.handles(*queues)(self._runner)
+            if self._pool is not None:
+                self._pool.start()
             self._worker = worker
             return worker
 
