@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -351,6 +352,18 @@ def test_the_log_as_json_has_the_same_as_fields(place, processes):
     )
     assert (failed["event"], failed["level"], failed["error"]) == ("failed", "warning", "SystemExit: 5")
     assert "Traceback" in failed["traceback"]
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_systemd_learns_when_a_worker_is_ready_and_when_it_ends(place, abstract):
+    name = f"bucketq-{os.getpid()}-{time.monotonic_ns()}"
+    path = str(place.directory / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as service:
+        service.settimeout(PATIENCE)
+        service.bind(f"\0{name}" if abstract else path)
+        place.environ["NOTIFY_SOCKET"] = f"@{name}" if abstract else path
+        place("worker", f"{place.name}:app", "--wait", "0")
+        assert [service.recv(100), service.recv(100)] == [b"READY=1", b"STOPPING=1"]
 
 
 def test_a_worker_ends_after_max_jobs(place):

@@ -17,6 +17,7 @@ from bucketq._scrape import Scraped
 from bucketq.cli import _logs
 from bucketq.cli._app import DECLINED, Json, answer, command
 from bucketq.cli._logs import LogFormat
+from bucketq.cli._notify import notify
 from bucketq.cli._reload import again_and_again
 from bucketq.cli._show import plural, span
 
@@ -99,7 +100,11 @@ def worker(
     with nullcontext() if metrics is None else Scraped(file, metrics):
         begin(name, found, file)
         began = monotonic()
-        worked = found.run(wait=wait)
+        notify("READY=1")
+        try:
+            worked = found.run(wait=wait)
+        finally:
+            notify("STOPPING=1")
     end(worked, monotonic() - began)
     if json:
         answer({part: getattr(worked, part) for part in Worked.__slots__})
