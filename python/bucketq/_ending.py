@@ -18,7 +18,7 @@ class Ending:
     end: Callable[[], Awaitable[Any]]
     """Ends the job; the worker repeats it after errors that may pass."""
     name: str = ""
-    """What ran, for the log."""
+    """The task or step, for the log."""
     summary: str = ""
     """Why it failed, in one line."""
     traceback: str = ""

@@ -1,4 +1,4 @@
-"""What a worker logs about each job: one record when it ends, with the facts as fields.
+"""A worker logs one record about each job when it ends, with the facts as fields.
 
 ``record.job`` has the fields, for formatters and for programs that ship logs; the message says the same in words.
 """

@@ -180,8 +180,8 @@ class App:
     ) -> PeriodicDecorator:
         """Enqueue a task periodically: by a cron expression, ``"0 2 * * *"``, or at an interval in seconds.
 
-        The worker creates the schedule when it starts. Of a function that is not a task yet this makes one, with
-        ``name`` and ``queue``.
+        The worker creates the schedule when it starts. A function that is not a task yet becomes one, with ``name``
+        and ``queue``.
         """
         from bucketq.tasks.periodic import Periodic
 

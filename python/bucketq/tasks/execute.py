@@ -41,7 +41,7 @@ class Outcome:
     error: BaseException | None = field(default=None, compare=False)
     """The exception itself, unless it was raised in another process."""
     value: Any = field(default=None, compare=False)
-    """What the function returned, unless it ran in another process."""
+    """The value that the function returned, unless it ran in another process."""
 
 
 def is_async(task: TaskBase[..., Any]) -> bool:

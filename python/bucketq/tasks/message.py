@@ -67,7 +67,7 @@ class Message:
     previous: tuple[int | str, ...] = ()
     """The arguments that stand for the result of the task before."""
     then: tuple[Step, ...] = ()
-    """What is enqueued by the commit that ends the job."""
+    """The calls that the commit which ends the job enqueues."""
 
     def filled(self, value: Any) -> Message:
         """Return the call with the result of the task before in its places."""

@@ -43,7 +43,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 class TaskBase(Generic[P, R]):
-    """What tasks of functions and of coroutine functions share."""
+    """The part that tasks of functions and of coroutine functions share."""
 
     def __init__(
         self,
