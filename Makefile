@@ -18,7 +18,7 @@ VENV := .venv
 # runner, rustdoc would run all examples in one process.
 LIMITED := --config 'target."cfg(all())".runner = ["$(PYTHON)", "$(CURDIR)/.ci/limited"]'
 
-.PHONY: help demo test test-python test-servers miri sim mutants crash bench-engine bench-growth bench-lifecycle bench-local bench-python lint fmt deny tools clean prereqs servers develop
+.PHONY: help demo test test-python test-servers miri sim mutants crash bench-engine bench-growth bench-lifecycle bench-local bench-python bench-workers lint fmt deny tools clean prereqs servers develop
 .PHONY: test-link chaos soak fuzz supply bench-peers test-page fit-page wheel bench-contention bench-fit bench-spark bench-hosts
 
 help:  ## List the targets
@@ -100,6 +100,10 @@ bench-python: prereqs $(VENV)/.ready  ## Measure the overhead of Python over the
 	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --locked --release
 	$(CARGO) build --locked --release -p bucketq-benches --bin callers
 	$(VENV)/bin/python benches/python.py "$${CARGO_TARGET_DIR:-target}/release/callers" $(ARGS)
+
+bench-workers: prereqs $(VENV)/.ready  ## Measure workers, tasks and child processes behind 25 ms, optimised build; JSON on the last line
+	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --locked --release
+	$(VENV)/bin/python benches/workers.py $(ARGS)
 
 bench-spark: prereqs $(VENV)/.ready  ## Measure Spark on an archive of five million jobs, optimised build, half an hour; needs Java 17; JSON on the last line
 	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/maturin develop --quiet --uv --locked --release

@@ -30,6 +30,18 @@ from bucketq.file import Atomic, QueueFile, check, fix_time, measure, open, prob
 from bucketq.measured import BySize, ClockOffset, Measured, Spread, Times, Workload
 from bucketq.metrics import Histogram, Metrics
 from bucketq.queue import Batch, Job, Jobs, Queue
+from bucketq.tasks import (
+    PREVIOUS,
+    App,
+    AppWorker,
+    AsyncTask,
+    CurrentJob,
+    GroupResult,
+    Result,
+    Task,
+    TaskFailed,
+    current_job,
+)
 from bucketq.types import (
     POLICY,
     ArchiveObject,
@@ -72,8 +84,12 @@ from bucketq.worker import Reject, Worked, Worker
 
 __all__ = [
     "POLICY",
+    "PREVIOUS",
+    "App",
+    "AppWorker",
     "ArchiveObject",
     "Archives",
+    "AsyncTask",
     "Atomic",
     "Attempt",
     "Backoff",
@@ -88,6 +104,7 @@ __all__ = [
     "Commit",
     "Contended",
     "Corrupt",
+    "CurrentJob",
     "Died",
     "Diverged",
     "Enqueued",
@@ -96,6 +113,7 @@ __all__ = [
     "Exported",
     "Extras",
     "FixedTime",
+    "GroupResult",
     "Histogram",
     "HostRole",
     "Invalid",
@@ -123,6 +141,7 @@ __all__ = [
     "Rate",
     "Reject",
     "Restored",
+    "Result",
     "ScheduleInfo",
     "Settings",
     "Spread",
@@ -130,6 +149,8 @@ __all__ = [
     "Stats",
     "Synced",
     "Tally",
+    "Task",
+    "TaskFailed",
     "Times",
     "Unavailable",
     "Unsynced",
@@ -137,6 +158,7 @@ __all__ = [
     "Worker",
     "Workload",
     "check",
+    "current_job",
     "fix_time",
     "measure",
     "open",

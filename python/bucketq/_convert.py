@@ -111,6 +111,22 @@ def names(values: Iterable[str], what: str) -> list[str]:
     return list(values)
 
 
+class Encoded(bytes):
+    """Bytes that are encoded already, with their content type."""
+
+    content_type: str
+
+    @classmethod
+    def of(cls, data: bytes, content_type: str) -> Encoded:
+        """Return these bytes."""
+        encoded = cls(data)
+        encoded.content_type = content_type
+        return encoded
+
+    def __reduce__(self) -> Any:
+        return Encoded.of, (bytes(self), self.content_type)
+
+
 def is_json(content_type: str) -> bool:
     """Return True for any content type of JSON."""
     kind = content_type.partition(";")[0].strip().lower()
@@ -120,6 +136,8 @@ def is_json(content_type: str) -> bool:
 def encode(data: Any, content_type: str | None = None) -> tuple[bytes, str]:
     """Return the bytes of the data and their content type: bytes and text unchanged, all else as JSON."""
     match data:
+        case Encoded():
+            return data, data.content_type
         case bytes():
             return data, content_type or BYTES
         case bytearray():

@@ -14,11 +14,13 @@ from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from bucketq._ending import Ending, EndOp
 from bucketq._listening import Listening, Task, Thread
 from bucketq._op import claim_after
 from bucketq._other_api import blocking
+from bucketq._report import Report
 from bucketq._threads import Threads
 from bucketq.errors import (
     Contended,
@@ -246,11 +248,13 @@ class Working:
 
     async def _work(self, job: Job) -> None:
         inside.set(self)
+        report = Report(job)
+        end: EndOp | Callable[[], Awaitable[Any]]
         try:
             result = await self._handle(self._plan.handlers[job.queue], job)
         except Reject as reason:
-            end, what = Ending("reject", partial(job._rejected, str(reason) or "Reject")), "rejected"
-            log.warning("job %s of %s is rejected: %s", job.id, job.queue, reason)
+            end, what = EndOp("reject", partial(job._rejected, str(reason) or "Reject")), "rejected"
+            report.fail(reason)
         except Over as over:
             what = await self._give_up(job, over)
             self.worked = replace(self.worked, **{what: getattr(self.worked, what) + 1})
@@ -259,12 +263,18 @@ class Working:
             # At most once: a job that was begun under a lease that never ends is not handed out again.
             again = job._ends or job._untouched
             if self._stopping and isinstance(failure, asyncio.CancelledError) and again:
-                end, what = Ending("release", job._released), "released"
+                end, what = EndOp("release", job._released), "released"
             else:
-                end, what = failed(job, failure), "failed"
+                end, what = nack(job, failure), "failed"
+                report.fail(failure)
         else:
-            end, what = Ending("ack", partial(job._acked, result)), "done"
-        what = await self._end(job, end, what)
+            end, what = EndOp("ack", partial(job._acked, result)), "done"
+            if isinstance(result, Ending):
+                end, what = result.end, result.what
+                report.take(result)
+        report.ran()
+        what = await self._end(job, end, what, report)
+        report.log(what)
         self.worked = replace(self.worked, **{what: getattr(self.worked, what) + 1})
 
     async def _handle(self, handler: Handler, job: Job) -> Any:
@@ -357,8 +367,11 @@ class Working:
             self._listening = kind(self._file._file, None)
         return self._listening.watch(job, tell)
 
-    async def _end_once(self, job: Job, end: Ending) -> None:
+    async def _end_once(self, job: Job, end: EndOp | Callable[[], Awaitable[Any]]) -> None:
         """End the job. While all places are taken, the same commit claims a job for its place."""
+        if not isinstance(end, EndOp):
+            await end()
+            return
         op = end.op()
         # A claim under way takes what there is, and after a drain nothing more is wanted.
         if self._draining or self._claim is not None:
@@ -373,7 +386,9 @@ class Working:
         else:
             self._start(following)
 
-    async def _end(self, job: Job, end: Ending, what: str) -> str:
+    async def _end(
+        self, job: Job, end: EndOp | Callable[[], Awaitable[Any]], what: str, report: Report
+    ) -> str:
         """Ack, nack, release or reject the job. Returns the name of the counter to raise.
 
         The queue file decides whether the lease still holds: it holds until another worker claims the job (P27).
@@ -389,32 +404,30 @@ class Working:
                 log.warning("cannot end job %s: %s; again in %.1f s", job.id, error, pause.seconds)
                 await pause.wait()
             except LeaseLost:
+                if report.overtaken:
+                    return what
                 log.warning("job %s of %s: its lease is lost, another worker may have it", job.id, job.queue)
                 return "lost"
             except NotFound:
                 log.warning("job %s of %s was purged while it ran", job.id, job.queue)
                 return "lost"
             except Invalid as error:
+                if report.requeued is not None and error.code == "id_taken" and end is not report.requeued:
+                    end = report.requeued
+                    continue
                 # The result cannot be stored: too large, or not JSON.
-                end, what = failed(job, error), "failed"
+                end, what = nack(job, error), "failed"
+                report.fail(error)
         return what
 
 
-def failed(job: Job, failure: BaseException) -> Ending:
-    """Log a failed attempt. Returns the nack of the job."""
-    log.warning("job %s of %s failed, attempt %d", job.id, job.queue, job.attempt, exc_info=failure)
-    return Ending("nack", partial(job._nacked, failure, None))
+def nack(job: Job, failure: BaseException) -> EndOp:
+    """Return the end of a failed attempt."""
+    return EndOp("nack", partial(job._nacked, failure, None))
 
 
 class Over(Exception):
     """The work on a job is to end before the handler returns."""
-
-
-class Ending(NamedTuple):
-    """How a job ends: the name of the op, and a function that returns it."""
-
-    how: str
-    op: Callable[[], Any]
 
 
 class Pause:

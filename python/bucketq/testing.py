@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -27,8 +29,9 @@ from bucketq.types import JobDetail, Seconds, Settings
 
 if TYPE_CHECKING:
     from bucketq import aio
+    from bucketq.tasks import App
 
-__all__ = ["ANY", "Clock", "assert_enqueued", "open", "open_aio"]
+__all__ = ["ANY", "Clock", "assert_enqueued", "eager", "open", "open_aio", "use"]
 
 
 CENTURY = 100 * 366 * 86_400_000
@@ -81,6 +84,38 @@ async def open_aio(
 
     file = await _native.open_test(convert.native_settings(settings), clock and clock._clock)
     return aio.QueueFile(start(file, on_event, Task), "a test")
+
+
+@contextmanager
+def eager(app: App) -> Generator[None]:
+    """Run the tasks of the app where they are enqueued, until the end of the block. No queue file is opened.
+
+    Arguments and results are stored and read as usual, so that a value which JSON cannot hold fails here too. Delays
+    and attempts are ignored: ``result()`` raises ``TaskFailed`` after the first failure.
+    """
+    from bucketq.tasks.eager import Eager
+
+    before, app.eager = app.eager, Eager(app)
+    try:
+        yield
+    finally:
+        app.eager = before
+
+
+@contextmanager
+def use(
+    app: App, *, clock: Clock | None = None, on_event: OnEvent | None = None, **settings: Unpack[Settings]
+) -> Generator[QueueFile]:
+    """Let the app use a new queue file in memory until the end of the block.
+
+    ``app.worker().run(wait=0)`` works on it.
+    """
+    with open(clock=clock, on_event=on_event, **settings) as file:
+        before = app.use(file)
+        try:
+            yield file
+        finally:
+            app.use(before)
 
 
 def assert_enqueued(

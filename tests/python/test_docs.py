@@ -10,7 +10,18 @@ import pytest
 import bucketq
 from servers import ROOT
 
-PAGES = ["quickstart", "workers", "policies", "archive", "testing", "modes", "errors", "watching", "hosts"]
+PAGES = [
+    "quickstart",
+    "tasks",
+    "workers",
+    "policies",
+    "archive",
+    "testing",
+    "modes",
+    "errors",
+    "watching",
+    "hosts",
+]
 PAGES += [f"moving/{page.stem}" for page in (ROOT / "docs" / "moving").glob("*.md")]
 
 

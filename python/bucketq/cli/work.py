@@ -1,25 +1,60 @@
-"""The command ``worker``: runs a worker from one of the user's modules."""
+"""The command ``worker``: runs a worker or an app from one of the user's modules."""
 
 from __future__ import annotations
 
 import importlib
-import logging
 import sys
 from contextlib import nullcontext
+from logging import getLogger
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Any
 
 import typer
 
-from bucketq import Invalid, Worked, Worker
+from bucketq import App, AppWorker, Invalid, Worked, Worker
 from bucketq._scrape import Scraped
-from bucketq.cli._app import Json, answer, command, err
-from bucketq.cli._show import plural, safe
+from bucketq.cli import _logs
+from bucketq.cli._app import DECLINED, Json, answer, command
+from bucketq.cli._logs import LogFormat
+from bucketq.cli._notify import notify
+from bucketq.cli._reload import again_and_again
+from bucketq.cli._show import plural, span
+
+log = getLogger("bucketq.worker")
 
 
-@command("bucketq worker myapp.jobs:worker", "Work")
+@command("bucketq worker myapp.jobs:app --concurrency 8", "Work")
 def worker(
-    name: Annotated[str, typer.Argument(help="The worker, as module:worker.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The app or worker, as module:app; or a function that returns it.", show_default=False
+        ),
+    ],
+    concurrency: Annotated[
+        int | None,
+        typer.Option(help="Jobs at a time: by default 8, or the number of processes.", show_default=False),
+    ] = None,
+    processes: Annotated[int, typer.Option(help="Child processes that run the tasks; 0: threads.")] = 0,
+    queues: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Only these queues of the app.", show_default=False)
+    ] = None,
+    max_jobs: Annotated[
+        int | None,
+        typer.Option(help="End after this many jobs, and those that run then.", show_default=False),
+    ] = None,
+    jobs_per_child: Annotated[
+        int | None, typer.Option(help="Replace a child process after this many jobs.", show_default=False)
+    ] = None,
+    memory_per_child: Annotated[
+        int | None,
+        typer.Option(metavar="BYTES", help="Replace a child that uses more after a job.", show_default=False),
+    ] = None,
+    kill_after: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Kill a child whose task runs longer.", show_default=False),
+    ] = None,
     wait: Annotated[
         float | None,
         typer.Option(help="End when no job came for this many seconds; by default run until a signal."),
@@ -28,30 +63,91 @@ def worker(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve /metrics of this worker there.", show_default=False),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show tracebacks of failed jobs.")] = False,
+    autoreload: Annotated[
+        bool,
+        typer.Option("--autoreload", help="Start again when a Python file below this directory changes."),
+    ] = False,
+    log_format: Annotated[LogFormat, typer.Option(help="How the log is written on standard error.")] = "text",
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
     json: Json = False,
 ) -> None:
     """Run a worker of a Python module.
 
-    SIGTERM and Ctrl-C finish the running jobs; a second one gives them back.
+    SIGTERM and Ctrl-C finish the running jobs; a second one gives them back, and the exit code is then 1.
     """
+    if autoreload:
+        raise typer.Exit(again_and_again([word for word in sys.argv[1:] if word != "--autoreload"]))
     found = load(name)
-    log(verbose=verbose)
-    with nullcontext() if metrics is None else Scraped(found._file, metrics):
-        worked = found.run(wait=wait)
+    _logs.set_up(log_format, verbose=verbose)
+    given: dict[str, Any] = {
+        "concurrency": concurrency,
+        "processes": processes or None,
+        "queues": None if queues is None else [one.strip() for one in queues.split(",") if one.strip()],
+        "max_jobs": max_jobs,
+        "jobs_per_child": jobs_per_child,
+        "memory_per_child": memory_per_child,
+        "kill_after": kill_after,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    if isinstance(found, App):
+        found = found.worker(**given)
+    elif given:
+        option = next(iter(given)).replace("_", "-")
+        raise Invalid(f"--{option} is for an app; {name} is a worker with settings of its own", "option")
+    if isinstance(found, AppWorker):
+        found.child_setup = (_logs.child, (log_format, verbose))
+    file = found.app.file if isinstance(found, AppWorker) else found._file
+    with nullcontext() if metrics is None else Scraped(file, metrics):
+        begin(name, found, file)
+        began = monotonic()
+        notify("READY=1")
+        try:
+            worked = found.run(wait=wait)
+        finally:
+            notify("STOPPING=1")
+    end(worked, monotonic() - began)
     if json:
         answer({part: getattr(worked, part) for part in Worked.__slots__})
+    if worked.released:
+        raise typer.Exit(DECLINED)
+
+
+def begin(name: str, found: Worker | AppWorker, file: Any) -> None:
+    """Log what the worker will do, in one record."""
+    if isinstance(found, AppWorker):
+        options, queues = found.options, found.queues
+        at_once, processes = options.jobs_at_once, options.processes
     else:
-        counts = {part: getattr(worked, part) for part in Worked.__slots__}
-        rest = "".join(f", {count:,} {part}" for part, count in counts.items() if part != "done" and count)
-        err.print(f"{plural(worked.done, 'job')} done{rest}")
+        queues, at_once, processes = found._queues or tuple(found._handlers), found._concurrency, 0
+    role = file.host_role
+    leader = {"leads": "this process", "alone": "this process, alone"}.get(role.role, role.leader)
+    where = f", {plural(processes, 'child process')}" if processes == 1 else ""
+    where = f", {processes:,} child processes" if processes > 1 else where
+    log.info(
+        "%s starts: queues %s; %d at a time%s; store %s; writer: %s",
+        name,
+        ", ".join(queues),
+        at_once,
+        where,
+        file.url,
+        leader,
+    )
 
 
-def load(name: str) -> Worker:
-    """Import the worker at ``module:name``; the current directory is searched too."""
+def end(worked: Worked, seconds: float) -> None:
+    """Log what the worker has done, in one record."""
+    from datetime import timedelta
+
+    counts = {part: getattr(worked, part) for part in Worked.__slots__}
+    rest = "".join(f", {count:,} {part}" for part, count in counts.items() if part != "done" and count)
+    log.info("%s done%s, in %s", plural(worked.done, "job"), rest, span(timedelta(seconds=seconds)))
+
+
+def load(name: str) -> Worker | AppWorker | App:
+    """Import the app or worker at ``module:name``; the current directory is searched too."""
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
-        raise Invalid(f"{name!r} does not say where the worker is: use module:worker")
+        raise Invalid(f"{name!r} does not say where the worker is: use module:worker or module:app")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -64,28 +160,11 @@ def load(name: str) -> Worker:
     found: Any = module
     for part in attribute.split("."):
         found = getattr(found, part, None)
-    if not isinstance(found, Worker):
-        raise Invalid(f"{name} is not a worker: make one with {attribute} = bucketq.Worker(file)")
+    kinds = (Worker, AppWorker, App)
+    if not isinstance(found, kinds) and callable(found) and not isinstance(found, type):
+        found = found()
+    if not isinstance(found, kinds):
+        raise Invalid(
+            f"{name} is not a worker or an app: make one with {attribute} = bucketq.App(url) or bucketq.Worker(file)"
+        )
     return found
-
-
-def log(*, verbose: bool) -> None:
-    """Print the package's log on standard error, one line per record."""
-    from rich.logging import RichHandler
-
-    class Short(RichHandler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if not verbose and record.exc_info is not None and record.exc_info[0] is not None:
-                failure = record.exc_info[1]
-                record = logging.makeLogRecord(record.__dict__ | {"exc_info": None, "exc_text": None})
-                record.msg, record.args = f"{record.getMessage()}: {type(failure).__name__}: {failure}", None
-            super().emit(record)
-
-        def format(self, record: logging.LogRecord) -> str:
-            return safe(super().format(record))
-
-    logger = logging.getLogger("bucketq")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(
-        Short(console=err, show_path=False, show_time=True, log_time_format="%H:%M:%S", rich_tracebacks=False)
-    )

@@ -153,16 +153,18 @@ impl Actor<Durable> {
 
     /// Takes in a reply to a read of HEAD.
     async fn follow_shown(&mut self, shown: Shown, watch: &mut HeadWatch) -> Result<()> {
-        match self.remote.heard(shown.got, shown.asked, self.chain.head().commit_seq) {
-            Ok(None) => self.chain.confirm(shown.asked),
-            Ok(Some(seen)) => {
-                // Older replies must not come after this one.
-                watch.forget();
-                self.follow(seen).await?;
-            }
-            // Reads again, and decides what the error means.
-            Err(_) => drop(self.refresh().await?),
+        let heard = self.remote.heard(shown.got, shown.asked, self.chain.head().commit_seq);
+        if let Ok(None) = heard {
+            self.chain.confirm(shown.asked);
+            return Ok(());
         }
+        // An older reply must not come after this one, or after the next read: HEAD would seem to have been put back.
+        watch.forget();
+        match heard {
+            Ok(Some(seen)) => self.follow(seen).await?,
+            // Reads again, and decides what the error means.
+            _ => self.refresh().await?,
+        };
         Ok(())
     }
 

@@ -1,0 +1,152 @@
+"""The handle on a task's result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from bucketq import _convert as convert
+from bucketq.errors import NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bucketq.tasks.app import App
+    from bucketq.types import JobDetail, Seconds, State
+
+__all__ = ["Result", "TaskFailed"]
+
+R = TypeVar("R", covariant=True)
+TRACEBACK = "\nTraceback (most recent call last):\n"
+MOST_TEXT = 4000
+"""The engine keeps a little more of the text of a failure."""
+
+
+class TaskFailed(Exception):
+    """The task of this job did not succeed, and will not run again unless it is requeued."""
+
+    def __init__(self, id: str, state: State, error: str, traceback: str = "") -> None:
+        what = "was cancelled" if state == "cancelled" else f"failed: {error}" if error else "failed"
+        super().__init__(f"job {id} {what}" + (f"\n\nIn the worker:\n{traceback}" if traceback else ""))
+        self.id = id
+        """The job."""
+        self.state = state
+        """``dead`` or ``cancelled``."""
+        self.error = error
+        """The last failure in one line, such as ``ValueError: no address``."""
+        self.traceback = traceback
+        """Where it was raised in the worker; empty if that is not known."""
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.id, self.state, self.error, self.traceback)
+
+
+def stored(summary: str, traceback: str) -> str:
+    """Return the text that is stored for a failure: the summary, then as much of the traceback as there is room."""
+    room = MOST_TEXT - len(summary.encode()) - len(TRACEBACK) - 8
+    head, _, body = traceback.partition(TRACEBACK.lstrip())
+    body = body or head
+    if room < 200 or not body:
+        return summary
+    lines = body.rstrip().splitlines()
+    kept: list[str] = []
+    # The end says where it was raised.
+    for line in reversed(lines):
+        room -= len(line.encode()) + 1
+        if room < 0:
+            kept.append("  ...")
+            break
+        kept.append(line)
+    return summary + TRACEBACK + "\n".join(reversed(kept))
+
+
+def parts(text: str | None) -> tuple[str, str]:
+    """Return the summary and the traceback of a stored failure."""
+    summary, found, body = (text or "").partition(TRACEBACK)
+    return summary, f"{found}{body}".lstrip("\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A job that must finish before the result is there."""
+
+    id: str
+    required: bool = True
+    """Whether the result fails with it."""
+
+
+class Result(Generic[R]):
+    """The result of an enqueued task, now or later."""
+
+    __slots__ = ("_app", "_before", "_read", "deduplicated", "id")
+
+    def __init__(
+        self,
+        app: App,
+        id: str,
+        read: Callable[[JobDetail], Any],
+        *,
+        deduplicated: bool = False,
+        before: tuple[Awaited, ...] = (),
+    ) -> None:
+        self._app = app
+        self._read = read
+        self._before = before
+        self.id = id
+        """The id of the job."""
+        self.deduplicated = deduplicated
+        """True if a job with the same dedup key existed; the result is that job's."""
+
+    def result(self, *, timeout: Seconds | None = None) -> R:
+        """Wait until the task is done, and return its value.
+
+        Raises TaskFailed if it failed for good, and TimeoutError if it is not finished within ``timeout``.
+        """
+        file = self._app.file
+        for one, left in self._each(timeout):
+            try:
+                detail = file.queue(ANY_QUEUE).wait(one.id, timeout=left)
+            except NotFound:
+                if one.id == self.id:
+                    raise
+                continue  # It has finished, and has left the file.
+            self._check(one, detail)
+            if one.id == self.id and detail is not None:
+                return self._read(detail)
+        raise AssertionError("the last one is the job itself")
+
+    async def aresult(self, *, timeout: Seconds | None = None) -> R:
+        """Wait as ``result`` does."""
+        file = await self._app.afile()
+        for one, left in self._each(timeout):
+            try:
+                detail = await file.queue(ANY_QUEUE).wait(one.id, timeout=left)
+            except NotFound:
+                if one.id == self.id:
+                    raise
+                continue
+            self._check(one, detail)
+            if one.id == self.id and detail is not None:
+                return self._read(detail)
+        raise AssertionError("the last one is the job itself")
+
+    def _each(self, timeout: Seconds | None) -> Iterator[tuple[Awaited, Seconds | None]]:
+        limit = convert.maybe_millis(timeout, "timeout")
+        end = None if limit is None else time.monotonic() + limit / 1000
+        for one in (*self._before, Awaited(self.id)):
+            yield one, None if end is None else max(0.0, end - time.monotonic())
+
+    def _check(self, one: Awaited, detail: JobDetail | None) -> None:
+        if detail is None:
+            raise TimeoutError(f"job {one.id} is not finished yet")
+        if one.required and detail.state != "done":
+            raise TaskFailed(detail.id, detail.state, *parts(detail.last_error))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+
+ANY_QUEUE = "default"
+"""A job is found by its id alone, in any queue."""
