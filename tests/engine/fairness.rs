@@ -7,7 +7,7 @@ use std::time::Duration;
 use bucketq::internals::head::Head;
 use bucketq::op::Op;
 use bucketq::store::{Memory, Store};
-use bucketq::{Payload, QueueFile, Result};
+use bucketq::{Options, Payload, QueueFile, Result};
 use bucketq_tests::clock::{TestClock, now, pass};
 use bucketq_tests::given::{HEAD, NAME, inline, object};
 use bucketq_tests::puppet::Puppet;
@@ -64,7 +64,12 @@ async fn caller(
 
 /// Runs these writers beside each other. Returns for each kind of its callers how many commits of others each call
 /// waited for, and the number of all commits.
-async fn crowd(writers: &[&[Callers]], varies: u32, time: Duration) -> Result<(Vec<Vec<Vec<u64>>>, u64)> {
+async fn crowd(
+    writers: &[&[Callers]],
+    varies: u32,
+    time: Duration,
+    options: Options,
+) -> Result<(Vec<Vec<Vec<u64>>>, u64)> {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
     let mut files = vec![];
     for seed in 0..writers.len() as u64 {
@@ -72,7 +77,7 @@ async fn crowd(writers: &[&[Callers]], varies: u32, time: Duration) -> Result<(V
         puppet.takes(ROUND_TRIP);
         puppet.varies(varies);
         let env = TestClock::start().seeded(1_000 + seed);
-        files.push(QueueFile::open_with(puppet.store(), NAME, inline(), env).await?);
+        files.push(QueueFile::open_with(puppet.store(), NAME, options.clone(), env).await?);
     }
     let all = try_join_all(files.iter().zip(writers).map(async |(file, groups)| {
         let groups = groups.iter().map(async |does| {
@@ -99,7 +104,7 @@ async fn crowd(writers: &[&[Callers]], varies: u32, time: Duration) -> Result<(V
 /// most eight, but for one call in a hundred, and never more than `LONGEST`.
 async fn nobody_waits_long(writers: &[&[Callers]]) -> Result<()> {
     for varies in [0, 30] {
-        let (waited, commits) = crowd(writers, varies, Duration::from_secs(60)).await?;
+        let (waited, commits) = crowd(writers, varies, Duration::from_secs(60), inline()).await?;
         let most: Vec<Vec<_>> = waited.iter().map(|w| w.iter().map(|g| g.iter().max()).collect()).collect();
         let all: Vec<u64> = waited.iter().flatten().flatten().copied().collect();
         let late = all.iter().filter(|waited| **waited > MOST).count();
@@ -145,4 +150,25 @@ async fn two_writers_get_their_turns_now_and_then_beside_several_that_never_rest
 #[tokio::test(start_paused = true)]
 async fn large_commits_and_small_ones_take_turns() -> Result<()> {
     nobody_waits_long(&[&[BUSY, LARGE], &[BUSY, RARE], &[BUSY], &[BUSY]]).await
+}
+
+/// The tests above notice writers that do not wait for their turns.
+#[cfg(feature = "mutants")]
+#[allow(non_snake_case, reason = "a test has the name of its variant")]
+mod mutants {
+    use std::time::Duration;
+
+    use bucketq::broken::Broken;
+    use bucketq::{Options, Result};
+    use bucketq_tests::given::inline;
+
+    use super::{BUSY, LONGEST, crowd};
+
+    #[tokio::test(start_paused = true)]
+    async fn TurnIgnored() -> Result<()> {
+        let broken = Options { broken: Some(Broken::TurnIgnored), ..inline() };
+        let (waited, _) = crowd(&[&[BUSY]; 4], 30, Duration::from_secs(30), broken).await?;
+        assert!(waited.iter().flatten().flatten().any(|waited| *waited > LONGEST), "{waited:?}");
+        Ok(())
+    }
 }

@@ -142,8 +142,10 @@ rules! {
     EverybodyUploads,
     /// G10: the store is not tested before the HEAD of an existing queue file is replaced.
     UnprovenFirstWrite,
-    /// No writer checks for knocks (decision 29).
+    /// No writer checks for knocks (decision 32).
     KnockUnheard,
+    /// A writer does not wait for its turn (decision 32).
+    TurnIgnored,
     /// A writer does not leave the gap that another asks for (decision 29).
     GapIgnored,
     /// P34: the stamp of a claim is the newest one when its result is sent.
