@@ -107,17 +107,23 @@ class Engine:
         y = v["arrival"] * self.alone / 1000 * self.fixed
         self.near = y / (y + (-y).exp()) if self.load < 1 else D(1)
         self.stale = 1 - (1 - self.near) / self.alone
-        self.gaps = 1 - self.near / 4
-        self.tries = 1 + (1 - 1 / self.w) * self.stale * (1 + (self.w / 2 - 1) * self.near) * self.gaps
-        self.lost = 1 + D("2.5") * (self.tries - 1)
+        self.tries = 1 + D("1.5") * (1 - 1 / self.w) * self.stale * (1 - self.near) ** 2
+        self.line = D("1.3") * (self.w - 1) * self.near * (4 - 3 * self.near)
+        self.once = 1 + 2 * (self.tries - 1)
+        self.slower = self.once + self.line
+        self.joins = self.once + D("0.4") * self.line
+        self.reads = self.tries - 1 + (3 + self.w if several else 0)
         self.turns = 1 + (self.w - 1) * self.near
         self.gather()
         once = self.commit_of(self.batch)
-        self.commit = once * self.lost
-        self.cycle = max(self.commit + self.busy * self.gather_of(once), self.interval * self.turns)
+        self.commit = once * self.slower
+        self.joined = once * self.joins
+        least = self.commit + self.busy * self.gather_of(once)
+        self.cycle = max(least, self.interval * self.turns)
         self.wait = ENDLESS
         if self.load < 1:
-            self.wait = self.cycle * (self.busy / 2 + self.rho**2 / (2 * (1 - self.rho)))
+            running = self.cycle - least if several else self.cycle
+            self.wait = self.busy * running / 2 + self.cycle * self.rho**2 / (2 * (1 - self.rho))
         self.commits = self.mutations / self.batch
         self.done = min(v["arrival"], self.capacity)
         self.commits_per_s = self.done * self.commits
@@ -140,9 +146,8 @@ class Engine:
         each = self.mutations / self.alone
         events = v["arrival"] / 1000 * self.alone / self.w
         for fixed in (self.fixed, self.fixed + v["latency_ms"]):
-            busy_ms = (fixed * self.lost + self.gather_of(fixed)) / (
-                1 - events * each * self.per_op * self.lost
-            )
+            free = max(D("0.001"), 1 - events * each * self.per_op * self.slower)
+            busy_ms = (fixed * self.slower + self.gather_of(fixed)) / free
             x = events * max(busy_ms, self.interval * self.turns)
             self.none = (-x).exp()
             self.batch = min((x + self.none) * each, self.batch_max)
@@ -155,12 +160,12 @@ class Engine:
         self.notice = D(0)
         if several:
             noticed = 1 / (2 / self.poll + self.commits_per_s / 1000 / self.w) / (self.w - 1)
-            self.notice = noticed + v["latency_ms"] + self.commit + self.wait
-        self.dispatch = self.commit + self.wait + self.hop + self.notice
+            self.notice = noticed + self.joined + self.wait
+        self.dispatch = self.joined + self.wait + self.hop + self.notice
         self.best = v["latency_min_ms"] + D("0.4") + self.hop
         self.p99 = (
             self.dispatch
-            + (v["latency_p99_ms"] - v["latency_ms"]) * self.lost
+            + (v["latency_p99_ms"] - v["latency_ms"]) * self.joins
             + (self.poll / 2 if several else 0)
         )
         claims = 1 / v["prefetch"]
@@ -173,7 +178,7 @@ class Engine:
         if not spills:
             self.upkeep = (self.mutations * self.op_bytes + self.commits * 110) / 32768 * 65 / 64
         self.puts = self.commits * (self.tries + (1 if spills else 0)) + self.upkeep
-        self.gets = self.commits * (self.tries - 1) + self.none
+        self.gets = self.commits * self.reads + self.none
         self.polls_per_s = 1000 * self.w / self.poll * (-self.commits_per_s / 1000 * self.poll / self.w).exp()
 
     def figures(self):

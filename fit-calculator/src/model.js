@@ -52,8 +52,13 @@ const MIB = 1_048_576;
 const POLL_MIN_MS = 200;
 const POLL_MAX_MS = 1000;
 const SEGMENTS = 64;
-const LOSS = 2.5;
-const GAPS = 0.25;
+const RACES = 1.5;
+const LOSS = 2;
+const TURN = 1.3;
+const ABSENT = 3;
+const JOINS = 0.4;
+const READS = 3;
+const LEAST = 0.001;
 const GATHER = 0.15;
 const GATHER_MS = 10;
 const SQS_CHUNK = 65_536;
@@ -193,13 +198,18 @@ function engineFigures(i) {
   const alone = mutations - (i.mutations < 2 ? 0 : waiting * shown);
   const near = load < 1 ? busyAt((i.arrival * alone * fixed) / 1000) : 1;
   const stale = 1 - (1 - near) / alone;
-  const tries = 1 + (1 - 1 / w) * stale * (1 + (w / 2 - 1) * near) * (1 - GAPS * near);
-  const lost = 1 + LOSS * (tries - 1);
+  const tries = 1 + RACES * (1 - 1 / w) * stale * (1 - near) ** 2;
+  const line = TURN * (w - 1) * near * (1 + ABSENT * (1 - near));
+  const once = 1 + LOSS * (tries - 1);
+  const slower = once + line;
+  const joins = once + JOINS * line;
+  const reads = tries - 1 + (w > 1 ? READS + w : 0);
   const turns = 1 + (w - 1) * near;
   const events = (i.arrival * alone) / 1000 / w;
   const ops = events * (mutations / alone);
   const gather = (ms) => Math.min(GATHER * ms, GATHER_MS);
-  const during = (ms) => events * Math.max((ms * lost + gather(ms)) / (1 - ops * perOp * lost), interval * turns);
+  const free = Math.max(LEAST, 1 - ops * perOp * slower);
+  const during = (ms) => events * Math.max((ms * slower + gather(ms)) / free, interval * turns);
   let x = 0;
   let batch = batch_max;
   let busy = 1;
@@ -210,15 +220,18 @@ function engineFigures(i) {
     batch = gathered();
     busy = busyAt(x);
   }
-  const commit_ms = commit(batch) * lost;
-  const cycle_ms = Math.max(commit_ms + busy * gather(commit(batch)), interval * turns);
-  const wait_ms = load < 1 ? (busy * cycle_ms) / 2 + ((rho * rho) / (2 * (1 - rho))) * cycle_ms : Infinity;
+  const commit_ms = commit(batch) * slower;
+  const joined_ms = commit(batch) * joins;
+  const least_ms = commit_ms + busy * gather(commit(batch));
+  const cycle_ms = Math.max(least_ms, interval * turns);
+  const running_ms = w > 1 ? cycle_ms - least_ms : cycle_ms;
+  const wait_ms = load < 1 ? (busy * running_ms) / 2 + ((rho * rho) / (2 * (1 - rho))) * cycle_ms : Infinity;
   const commits = mutations / batch;
   const commits_per_s = Math.min(i.arrival, capacity) * commits;
 
   // An enqueue wakes waiting workers of its process at once; other processes notice it by a poll or by a commit of their own.
-  const notice_ms = w > 1 ? 1 / ((2 / poll_ms + commits_per_s / (1000 * w)) * (w - 1)) + i.latency_ms + commit_ms + wait_ms : 0;
-  const dispatch_ms = commit_ms + wait_ms + hop + notice_ms;
+  const notice_ms = w > 1 ? 1 / ((2 / poll_ms + commits_per_s / (1000 * w)) * (w - 1)) + joined_ms + wait_ms : 0;
+  const dispatch_ms = joined_ms + wait_ms + hop + notice_ms;
 
   // A worker's lost time: it waits for its acks and for its share of a claim, in a closed loop at worst.
   const felt = Math.max(0, i.mutations - 2) + 1 / i.prefetch + i.retries * (1 + 1 / i.prefetch);
@@ -240,9 +253,9 @@ function engineFigures(i) {
     overhead: part(queue_ms, work),
     dispatch_best_ms: i.latency_min_ms + COMMIT_MS + hop,
     dispatch_ms,
-    dispatch_p99_ms: dispatch_ms + (i.latency_p99_ms - i.latency_ms) * lost + (w > 1 ? poll_ms / 2 : 0),
+    dispatch_p99_ms: dispatch_ms + (i.latency_p99_ms - i.latency_ms) * joins + (w > 1 ? poll_ms / 2 : 0),
     puts_per_job: commits * (tries + (spills(batch) ? 1 : 0)) + upkeep,
-    gets_per_job: commits * (tries - 1) + (load < 1 ? Math.exp(-x) : 0),
+    gets_per_job: commits * reads + (load < 1 ? Math.exp(-x) : 0),
     bytes_per_commit: HEAD_BYTES + RECORD_BYTES + batch * opBytes,
     commits_per_s,
     polls_per_s: ((1000 * w) / poll_ms) * Math.exp((-commits_per_s * poll_ms) / (1000 * w)),

@@ -331,6 +331,7 @@ async fn the_text_for_a_scraper_has_every_number_and_the_page_every_name() -> Re
         "lease_lost",
         "dropped",
         "archived",
+        "unclaimed",
         "committed",
         "conflict",
         "resent",

@@ -111,7 +111,8 @@ async fn a_purge_of_everything_shrinks_the_file_at_once() -> Result<()> {
     fill(&file, JOBS).await?;
     file.call(Op::Purge { queue: "q".into(), states: vec![State::Ready] }).await?;
     let stats = file.stats(None).await?;
-    assert!(stats.pages < 150, "{} pages, {} of them free", stats.pages, stats.free_pages);
+    // An empty table or index is a page, and 32 free pages may stay.
+    assert!(stats.pages < 155, "{} pages, {} of them free", stats.pages, stats.free_pages);
     file.close().await
 }
 

@@ -97,19 +97,43 @@ struct Controls {
     silent: Silent,
 }
 
+/// Which conditional puts pass: all of them, or those up to this one.
+#[derive(Clone, Copy, Debug)]
+enum Gate {
+    Open,
+    UpTo(u64),
+}
+
+impl Gate {
+    fn passes(self, put: u64) -> bool {
+        match self {
+            Self::Open => true,
+            Self::UpTo(last) => put <= last,
+        }
+    }
+}
+
 /// The controls of the store. Clones control the same store.
 #[derive(Clone, Debug)]
 pub struct Puppet {
     inner: Arc<dyn Store>,
     controls: Arc<Mutex<Controls>>,
-    open: watch::Sender<bool>,
+    gate: watch::Sender<Gate>,
     held: watch::Sender<usize>,
+    /// The number of the newest put that has passed the gate.
+    passed: watch::Sender<u64>,
 }
 
 impl Puppet {
     /// A store without faults over this one.
     pub fn over(inner: Arc<dyn Store>) -> Self {
-        Self { inner, controls: Arc::default(), open: watch::Sender::new(true), held: watch::Sender::new(0) }
+        Self {
+            inner,
+            controls: Arc::default(),
+            gate: watch::Sender::new(Gate::Open),
+            held: watch::Sender::new(0),
+            passed: watch::Sender::new(0),
+        }
     }
 
     /// The store, for an engine.
@@ -202,12 +226,20 @@ impl Puppet {
 
     /// Holds conditional puts from now on.
     pub fn hold(&self) {
-        self.open.send_replace(false);
+        let sent = self.requests().puts;
+        self.gate.send_replace(Gate::UpTo(sent));
     }
 
-    /// Lets the held puts continue.
+    /// Lets the held puts continue, and those that come later.
     pub fn let_go(&self) {
-        self.open.send_replace(true);
+        self.gate.send_replace(Gate::Open);
+    }
+
+    /// Lets the puts continue that are held now, and waits until they do. Later ones are held.
+    pub async fn let_these_go(&self) {
+        self.hold();
+        let newest = self.requests().puts;
+        self.passed.subscribe().wait_for(|passed| *passed >= newest).await.expect("the sender is here");
     }
 
     /// Wait until this many conditional puts are held.
@@ -289,15 +321,16 @@ impl Store for Puppet {
     }
 
     async fn put_if(&self, key: &str, body: Bytes, expect: &Expect) -> Put {
-        let on_put = {
+        let (on_put, number) = {
             let mut controls = self.controls();
             controls.requests.puts += 1;
             let next = controls.puts.pop_front();
-            next.unwrap_or(controls.other_puts)
+            (next.unwrap_or(controls.other_puts), controls.requests.puts)
         };
         self.held.send_modify(|held| *held += 1);
-        self.open.subscribe().wait_for(|open| *open).await.expect("the sender is here");
+        self.gate.subscribe().wait_for(|gate| gate.passes(number)).await.expect("the sender is here");
         self.held.send_modify(|held| *held -= 1);
+        self.passed.send_modify(|passed| *passed = number.max(*passed));
         self.unreached().await;
         self.half_way().await;
         match on_put {

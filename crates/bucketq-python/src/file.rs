@@ -4,9 +4,7 @@ use std::future::IntoFuture;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bucketq::store::probe::{ROUNDS_AT_CREATION, ROUNDS_THOROUGH, WRITERS};
-use bucketq::store::{self, StoreUrl, open_separately};
-use bucketq::{Code, Cursor, Detail, Env, Filter, Keeper, Payload, QueueFile, Queues, Unsynced};
+use bucketq::{Code, Cursor, Detail, Filter, Keeper, Payload, QueueFile, Queues, Unsynced};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -20,9 +18,6 @@ use crate::events::{Reader, Teller, listen};
 use crate::held::Held;
 use crate::op::{Blob, Extras, New, Op, Proof, payload};
 use crate::{fit, manage, runtime, settings, values};
-
-/// Connections that a probe races.
-const CONNECTIONS: usize = 4;
 
 /// Listeners and tracing that the package attaches to an open queue file.
 #[pyclass(get_all, set_all, module = "bucketq._native")]
@@ -120,20 +115,6 @@ pub fn open(py: Python<'_>, url: String, settings: &Bound<'_, PyDict>) -> PyResu
 
 fn show_detail(py: Python<'_>, found: Option<Detail>) -> PyResult<Py<PyAny>> {
     found.map_or_else(|| Ok(py.None()), |detail| values::detail(py, &detail))
-}
-
-/// Tests the store of this URL, with as many rounds as at creation or with many. Opens no queue file.
-#[pyfunction]
-pub fn probe(py: Python<'_>, url: String, thorough: bool, settings: &Bound<'_, PyDict>) -> PyResult<Call> {
-    let options = settings::options(settings)?.or_raise(py)?;
-    let work = async move {
-        options.check()?;
-        let (url, env) = (StoreUrl::parse(&url)?, Env::default());
-        let stores = open_separately(&url, &options, &env, CONNECTIONS).await?;
-        let rounds = if thorough { ROUNDS_THOROUGH } else { ROUNDS_AT_CREATION };
-        store::probe(&stores, url.name(), rounds, WRITERS, options.deadline, &env).await
-    };
-    Ok(Call::new(work, |py, report| values::report(py, &report)))
 }
 
 #[pymethods]

@@ -1,13 +1,19 @@
-//! Operations on a whole queue file without opening it: check, restore, fix its time.
+//! Operations that open no queue file: check, restore, fix its time, test its store.
 
 use std::path::PathBuf;
 
+use bucketq::Env;
+use bucketq::store::probe::{ROUNDS_AT_CREATION, ROUNDS_THOROUGH, WRITERS};
+use bucketq::store::{self, StoreUrl, open_separately};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::call::Call;
 use crate::errors::OrRaise;
-use crate::settings;
+use crate::{settings, values};
+
+/// Connections that a probe races.
+const CONNECTIONS: usize = 4;
 
 /// Reads everything that belongs to the queue file and reports what is wrong with it.
 #[pyfunction]
@@ -33,4 +39,18 @@ pub fn fix_time(
 ) -> PyResult<Call> {
     let options = settings::options(settings)?.or_raise(py)?;
     Ok(Call::shown(async move { bucketq::fix_time(&url, only_look, options).await }))
+}
+
+/// Tests the store of this URL, with as many rounds as at creation or with many.
+#[pyfunction]
+pub fn probe(py: Python<'_>, url: String, thorough: bool, settings: &Bound<'_, PyDict>) -> PyResult<Call> {
+    let options = settings::options(settings)?.or_raise(py)?;
+    let work = async move {
+        options.check()?;
+        let (url, env) = (StoreUrl::parse(&url)?, Env::default());
+        let stores = open_separately(&url, &options, &env, CONNECTIONS).await?;
+        let rounds = if thorough { ROUNDS_THOROUGH } else { ROUNDS_AT_CREATION };
+        store::probe(&stores, url.name(), rounds, WRITERS, options.deadline, &env).await
+    };
+    Ok(Call::new(work, |py, report| values::report(py, &report)))
 }

@@ -473,6 +473,6 @@ impl Head {
     /// Returns the bytes of the log since the base: what a new base would save a reader.
     pub fn log_len(&self) -> u64 {
         self.segments.iter().map(|s| u64::from(s.len)).sum::<u64>()
-            + self.tail.iter().map(|r| r.encoded_len() as u64).sum::<u64>()
+            + self.tail.iter().filter(|r| r.seq > self.base.seq).map(|r| r.encoded_len() as u64).sum::<u64>()
     }
 }

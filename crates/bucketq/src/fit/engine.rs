@@ -19,11 +19,22 @@ const MIB: f64 = 1_048_576.0;
 const POLL_MIN_MS: f64 = 200.0;
 const POLL_MAX_MS: f64 = 1000.0;
 const SEGMENTS: f64 = 64.0;
-const LOSS: f64 = 2.5;
-/// The share of the lost races that gaps between runs of commits save when all writers are busy.
-const GAPS: f64 = 0.25;
+/// The lost races of writers that are not always busy.
+const RACES: f64 = 1.5;
+/// How many times its own time a commit takes longer for each lost race.
+const LOSS: f64 = 2.0;
+/// The time of one turn of another writer, in commits.
+const TURN: f64 = 1.3;
+/// How much longer a turn is when the other writer comes late or not at all.
+const ABSENT: f64 = 3.0;
+/// The share of the line that a job waits for which arrives at random.
+const JOINS: f64 = 0.4;
+/// GETs for each commit beside one for each writer, to see in time that it is the writer's turn.
+const READS: f64 = 3.0;
 const GATHER: f64 = 0.15;
 const GATHER_MS: f64 = 10.0;
+/// The least share of a cycle that is left for the fixed part of a commit.
+const LEAST: f64 = 0.001;
 const SQS_CHUNK: f64 = 65_536.0;
 const SQS_POLL_S: f64 = 20.0;
 /// Seconds of a month of 730 hours.
@@ -128,12 +139,12 @@ impl CommitModel {
         self.fixed + self.per_op * ops + if self.spills(ops) { self.latency } else { 0.0 }
     }
 
-    /// Returns the batch that results from the arrivals. `events` per ms need a commit, with `each` ops per event; a
-    /// commit takes `lost` times its time, and the writer's turn comes after `turns` intervals.
-    fn gathered(&self, events: f64, each: f64, lost: f64, turns: f64, batch_max: f64) -> Gathered {
+    /// Returns the batch that results from the arrivals. `events` per ms need a commit, with `each` ops per event.
+    fn gathered(&self, events: f64, each: f64, others: &Others, batch_max: f64) -> Gathered {
         let during = |fixed: f64| {
-            let cycle = (fixed * lost + gather(fixed)) / (1.0 - events * each * self.per_op * lost);
-            events * cycle.max(self.interval * turns)
+            let free = (1.0 - events * each * self.per_op * others.slower).max(LEAST);
+            let cycle = (fixed * others.slower + gather(fixed)) / free;
+            events * cycle.max(self.interval * others.turns)
         };
         let batch = |x: f64| ((x + (-x).exp()) * each).min(batch_max);
         let mut x = during(self.fixed);
@@ -162,21 +173,25 @@ fn gather(ms: f64) -> f64 {
     (GATHER * ms).min(GATHER_MS)
 }
 
-/// The cost of races between writers, and the ops of a job that need a commit of their own.
-struct Races {
+/// The cost of other writers, and the ops of a job that need a commit of their own.
+struct Others {
     /// Ops of a job that need a commit; the others ride along.
     alone: f64,
     /// Time between two polls of HEAD by a process with a waiting worker.
     poll_ms: f64,
     /// PUTs per commit.
     tries: f64,
-    /// The factor by which lost races lengthen a commit.
-    lost: f64,
+    /// The factor by which lost races and the turns of others lengthen a commit for a caller that always waits.
+    slower: f64,
+    /// The same for an op that comes at random.
+    joins: f64,
+    /// GETs per commit, to watch HEAD and after lost races.
+    reads: f64,
     /// Commit intervals until the writer's turn.
     turns: f64,
 }
 
-fn races(i: &Inputs, w: f64, mutations: f64, work: f64, fixed: f64, load: f64) -> Races {
+fn others(i: &Inputs, w: f64, mutations: f64, work: f64, fixed: f64, load: f64) -> Others {
     let several = w > 1.0;
     let waiting = 1.0 - ((i.arrival * work) / (1000.0 * i.consumers)).min(1.0).powf(i.consumers);
     let gap = if i.arrival > 0.0 { 1000.0 / i.arrival } else { f64::INFINITY };
@@ -186,8 +201,19 @@ fn races(i: &Inputs, w: f64, mutations: f64, work: f64, fixed: f64, load: f64) -
     let alone = mutations - if i.mutations < 2.0 { 0.0 } else { waiting * shown };
     let near = if load < 1.0 { busy_at((i.arrival * alone * fixed) / 1000.0) } else { 1.0 };
     let stale = 1.0 - (1.0 - near) / alone;
-    let tries = 1.0 + (1.0 - 1.0 / w) * stale * (1.0 + (w / 2.0 - 1.0) * near) * (1.0 - GAPS * near);
-    Races { alone, poll_ms, tries, lost: 1.0 + LOSS * (tries - 1.0), turns: 1.0 + (w - 1.0) * near }
+    let tries = 1.0 + RACES * (1.0 - 1.0 / w) * stale * (1.0 - near) * (1.0 - near);
+    let busy = (w - 1.0) * near;
+    let line = TURN * busy * (1.0 + ABSENT * (1.0 - near));
+    let once = 1.0 + LOSS * (tries - 1.0);
+    Others {
+        alone,
+        poll_ms,
+        tries,
+        slower: once + line,
+        joins: once + JOINS * line,
+        reads: tries - 1.0 + if several { READS + w } else { 0.0 },
+        turns: 1.0 + busy,
+    }
 }
 
 pub(super) fn engine(i: &Inputs) -> Engine {
@@ -213,32 +239,38 @@ pub(super) fn engine(i: &Inputs) -> Engine {
     let rho = load.min(1.0);
     let several = w > 1.0;
     let work = attempts * i.work_ms;
-    let Races { alone, poll_ms, tries, lost, turns } = races(i, w, mutations, work, commit.fixed, load);
+    let others = others(i, w, mutations, work, commit.fixed, load);
+    let &Others { alone, poll_ms, tries, slower, joins, reads, turns } = &others;
     let events = (i.arrival * alone) / 1000.0 / w;
     let Gathered { batch, busy, nothing } = if load < 1.0 {
-        commit.gathered(events, mutations / alone, lost, turns, batch_max)
+        commit.gathered(events, mutations / alone, &others, batch_max)
     } else {
         Gathered { batch: batch_max, busy: 1.0, nothing: 0.0 }
     };
-    let commit_ms = commit.ms(batch) * lost;
-    let cycle_ms = (commit_ms + busy * gather(commit.ms(batch))).max(commit.interval * turns);
+    let commit_ms = commit.ms(batch) * slower;
+    let least_ms = commit_ms + busy * gather(commit.ms(batch));
+    let cycle_ms = least_ms.max(commit.interval * turns);
     let wait_ms = if load < 1.0 {
-        (busy * cycle_ms) / 2.0 + ((rho * rho) / (2.0 * (1.0 - rho))) * cycle_ms
+        // With several writers the line includes the commit under way, and only an interval comes on top.
+        let running = if several { cycle_ms - least_ms } else { cycle_ms };
+        (busy * running) / 2.0 + ((rho * rho) / (2.0 * (1.0 - rho))) * cycle_ms
     } else {
         f64::INFINITY
     };
     let commits = mutations / batch;
     let commits_per_s = i.arrival.min(capacity) * commits;
 
+    let joined_ms = commit.ms(batch) * joins;
+
     // A job of the same process wakes a waiting claim at once; one of another process is noticed by a poll, or by a
     // commit of this process.
     let notice_ms = if several {
         let noticed_ms = 1.0 / ((2.0 / poll_ms + commits_per_s / (1000.0 * w)) * (w - 1.0));
-        noticed_ms + i.latency_ms + commit_ms + wait_ms
+        noticed_ms + joined_ms + wait_ms
     } else {
         0.0
     };
-    let dispatch_ms = commit_ms + wait_ms + hop + notice_ms;
+    let dispatch_ms = joined_ms + wait_ms + hop + notice_ms;
     let dispatch_best_ms = i.latency_min_ms + COMMIT_MS + hop;
     let late_ms = if several { poll_ms / 2.0 } else { 0.0 };
 
@@ -290,9 +322,9 @@ pub(super) fn engine(i: &Inputs) -> Engine {
         overhead,
         dispatch_best_ms,
         dispatch_ms,
-        dispatch_p99_ms: dispatch_ms + (i.latency_p99_ms - i.latency_ms) * lost + late_ms,
+        dispatch_p99_ms: dispatch_ms + (i.latency_p99_ms - i.latency_ms) * joins + late_ms,
         puts_per_job: commits * tries + segment_puts + upkeep,
-        gets_per_job: commits * (tries - 1.0) + nothing,
+        gets_per_job: commits * reads + nothing,
         bytes_per_commit: HEAD_BYTES + RECORD_BYTES + batch * commit.op_bytes,
         commits_per_s,
         polls_per_s: ((1000.0 * w) / poll_ms) * ((-commits_per_s * poll_ms) / (1000.0 * w)).exp(),

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::super::remote::HeadTrouble;
 use super::super::turns::{self, changes};
 use super::super::waiting::{MAX_OPS, RoundWork};
 use super::super::{Actor, back_off};
-use super::head_watch::{HeadWatch, Shown};
+use super::head_watch::{HeadWatch, SeenHead};
 use super::{Durable, Pushed};
 use crate::door::{ReplyTo, Slot, Work};
-use crate::noun::error::{Code, Error, Result};
+use crate::noun::error::{Code, Error};
 use crate::noun::event::Cause;
 
 /// Tries at asking for one gap.
@@ -100,23 +101,20 @@ impl Actor<Durable> {
             tokio::task::yield_now().await;
         }
         let (mut watch, mut open) = (HeadWatch::default(), true);
-        while self.halted.is_none() && !work.slots.is_empty() {
+        while self.follow_arrived(&mut watch).await && !work.slots.is_empty() {
             let Some(end) = self.wait_until(&work.slots, &mut watch) else { return };
             self.answer(std::mem::take(&mut work.questions)).await;
-            let (remote, version) = (&self.remote, self.chain.version());
             let shown = tokio::select! {
                 biased;
-                shown = watch.next(remote, version, &self.env) => Some(shown),
+                shown = watch.next(&self.remote, &self.env) => Some(shown),
                 came = self.waiting.wait_for_mail(work, end), if open && work.slots.len() < MAX_OPS => {
                     open = came;
                     None
                 }
                 () = self.env.sleep(end.saturating_duration_since(self.env.monotonic())) => None,
             };
-            if let Some(shown) = shown
-                && self.follow_shown(shown, &mut watch).await.is_err()
-            {
-                return;
+            if let Some(shown) = shown {
+                self.follow_shown(shown).await;
             }
         }
     }
@@ -124,17 +122,14 @@ impl Actor<Durable> {
     /// Waits for this writer's turn to send a batch.
     pub(super) async fn wait_for_turn(&mut self, batch: &[Slot]) {
         let mut watch = HeadWatch::default();
-        while self.halted.is_none() && !batch.iter().all(Slot::is_gone) {
+        while self.follow_arrived(&mut watch).await && !batch.iter().all(Slot::is_gone) {
             let Some(end) = self.wait_until(batch, &mut watch) else { return };
-            let (remote, version) = (&self.remote, self.chain.version());
             let shown = tokio::select! {
                 biased;
-                shown = watch.next(remote, version, &self.env) => shown,
+                shown = watch.next(&self.remote, &self.env) => shown,
                 () = self.env.sleep(end.saturating_duration_since(self.env.monotonic())) => continue,
             };
-            if self.follow_shown(shown, &mut watch).await.is_err() {
-                return;
-            }
+            self.follow_shown(shown).await;
         }
     }
 
@@ -144,28 +139,44 @@ impl Actor<Durable> {
         self.turns.give_way(head, id);
         let end = self.turns.held_until(batch, head, id, &self.remote.time)?;
         self.turns.listen_in_line(&self.remote, head, id);
-        watch.plan(self.turns.reads(head, id, &self.remote.time));
+        watch.plan(self.turns.reads(head, id, &self.remote.time), self.chain.version());
         if self.turns.is_unknown(id) {
             self.knock(self.turns.trip());
         }
         Some(end)
     }
 
-    /// Takes in a reply to a read of HEAD.
-    async fn follow_shown(&mut self, shown: Shown, watch: &mut HeadWatch) -> Result<()> {
-        let heard = self.remote.heard(shown.got, shown.asked, self.chain.head().commit_seq);
-        if let Ok(None) = heard {
-            self.chain.confirm(shown.asked);
-            return Ok(());
+    /// Takes in the replies that are there. Returns whether the writer may continue.
+    async fn follow_arrived(&mut self, watch: &mut HeadWatch) -> bool {
+        while let Some(shown) = watch.arrived() {
+            self.follow_shown(shown).await;
         }
-        // An older reply must not come after this one, or after the next read: HEAD would seem to have been put back.
-        watch.forget();
-        match heard {
-            Ok(Some(seen)) => self.follow(seen).await?,
-            // Reads again, and decides what the error means.
-            _ => self.refresh().await?,
+        self.halted.is_none()
+    }
+
+    /// Takes in a reply to a read of HEAD. After an error it reads again; a put shows any that lasts.
+    async fn follow_shown(&mut self, shown: SeenHead) {
+        let SeenHead { asked, known, got } = shown;
+        let current = known == *self.chain.version();
+        let heard = if current {
+            self.remote.heard(got, asked, self.chain.head().commit_seq)
+        } else {
+            self.remote.heard_late(got, asked, self.chain.head())
         };
-        Ok(())
+        let followed = match heard {
+            Ok(Some(seen)) => self.follow(seen).await,
+            Ok(None) => {
+                if current {
+                    self.chain.confirm(asked);
+                }
+                return;
+            }
+            Err(HeadTrouble::Stop(error)) => Err(self.halt(error)),
+            Err(_) => self.refresh().await,
+        };
+        if let Err(error) = followed {
+            self.shared.trouble(Some(error));
+        }
     }
 
     fn is_held(&self, batch: &[Slot]) -> bool {

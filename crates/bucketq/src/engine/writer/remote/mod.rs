@@ -162,6 +162,22 @@ impl Remote {
         }
     }
 
+    /// Takes in the reply to a read that began before the writer knew this HEAD. It counts if it shows a newer one. An
+    /// older one was HEAD then, so the known HEAD must continue it (P21).
+    pub fn heard_late(
+        &mut self,
+        got: Result<Got>,
+        asked: Instant,
+        known: &Head,
+    ) -> Result<Option<ReadHead>, HeadTrouble> {
+        let Ok(Got::Object { bytes, .. }) = &got else { return Ok(None) };
+        match Head::decode(&self.key, bytes) {
+            Ok(head) if head.commit_seq > known.commit_seq => self.heard(got, asked, known.commit_seq),
+            Ok(head) => Shown::by(&head).comes_before(known).map(|()| None).map_err(HeadTrouble::Stop),
+            Err(_) => Ok(None),
+        }
+    }
+
     /// Refuses a HEAD that is older than one that was read and not followed yet (P21). Those followed are checked later.
     fn notice_put_back(&mut self, head: &Head, known: u64) -> Result<()> {
         if let Some(shown) = self.shown.filter(|s| s.commit_seq() > known) {

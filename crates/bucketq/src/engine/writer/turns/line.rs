@@ -11,7 +11,7 @@ type WriterId = [u8; 8];
 
 /// The writers that take turns, as one of them sees it.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct WriterLine {
     /// The first has waited longest.
     order: Vec<WriterId>,
     /// Writers that are not known as always busy.
@@ -33,7 +33,7 @@ struct Other {
 /// A writer that commits twice within this many turns of each writer, and this many commits more, is sure to come.
 const SOON: u64 = 2;
 const SOON_AT_LEAST: u64 = 6;
-/// After waiting in vain for a writer that came only once, nobody waits for such writers during so many commits: where
+/// After waiting in vain for a writer that came only once, nobody waits for such writers during this many commits: where
 /// many short-lived processes come once each, waiting for all of them would cost most of the time.
 const WARY: u64 = 64;
 /// The longest line. The rest of more writers race.
@@ -41,7 +41,7 @@ const LONGEST: usize = 64;
 /// A writer without a commit among this many newest ones is forgotten.
 const FORGOTTEN: u64 = 256;
 
-impl Line {
+impl WriterLine {
     /// Takes in commit `seq`, the next one.
     pub fn committed(&mut self, seq: u64, writer: WriterId) {
         let length = self.order.len() as u64;
@@ -95,15 +95,15 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    use super::Line;
+    use super::WriterLine;
 
     const A: [u8; 8] = [1; 8];
     const B: [u8; 8] = [2; 8];
     const C: [u8; 8] = [3; 8];
     const D: [u8; 8] = [4; 8];
 
-    fn after(commits: &[[u8; 8]]) -> Line {
-        let mut line = Line::default();
+    fn after(commits: &[[u8; 8]]) -> WriterLine {
+        let mut line = WriterLine::default();
         (1..).zip(commits).for_each(|(seq, writer)| line.committed(seq, *writer));
         line
     }

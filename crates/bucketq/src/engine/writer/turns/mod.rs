@@ -23,7 +23,7 @@ use crate::noun::env::Env;
 
 /// The first estimate of the time of a put.
 const A_PUT: Duration = Duration::from_millis(5);
-/// The average of put times gives the newest one at least this weight: one of so many.
+/// The average of put times gives the newest one at least this share: one of eight.
 const WEIGHT: u32 = 8;
 /// Another writer that has not committed for this long counts as gone.
 const LATELY_MS: i64 = 10_000;
@@ -40,7 +40,7 @@ pub(super) struct Turns {
     /// How many puts it is made of, at most [`WEIGHT`].
     learned: u32,
     last_put: Option<Instant>,
-    line: line::Line,
+    line: line::WriterLine,
     /// Another writer has knocked: nothing is sent on top of this commit before this.
     gives_way: Option<(u64, Instant)>,
     /// When HEAD was last seen to move.
@@ -67,7 +67,7 @@ impl Turns {
             put: A_PUT,
             learned: 0,
             last_put: None,
-            line: line::Line::default(),
+            line: line::WriterLine::default(),
             gives_way: None,
             moved: read,
             knocks: knock::Knocks::default(),
@@ -123,7 +123,7 @@ impl Turns {
         if all {
             new.for_each(|r| self.line.committed(r.seq, r.writer));
         } else {
-            self.line = line::Line::default();
+            self.line = line::WriterLine::default();
         }
         if head.commit_seq > known {
             self.moved = self.env.monotonic();
