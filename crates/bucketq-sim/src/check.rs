@@ -224,7 +224,10 @@ fn gather<'a>(call: &'a Call, fates: &mut BTreeMap<JobId, Fate<'a>>) {
     if call.verdict() != Verdict::NotApplied {
         for (op, told) in parts(call) {
             match effect(op) {
-                Effect::Requeues(id) | Effect::Moves(id, _) => fates.entry(id).or_default().requeued = true,
+                // Of a deleted job an earlier run may be left.
+                Effect::Requeues(id) | Effect::Moves(id, _) | Effect::Removes(id) => {
+                    fates.entry(id).or_default().requeued = true;
+                }
                 Effect::Cancels(id, _) => fates.entry(id).or_default().cancelled.push((call, told)),
                 _ => {}
             }

@@ -179,7 +179,7 @@ fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mu
     for hold in history.holds.iter().filter(|h| h.fence == seq) {
         let shown = after.get(&hold.job).and_then(|j| j.fence) == Some(seq);
         // A later op of this commit may have taken it away from a claim that came with an ack.
-        let taken = || somebody(history, seq, |c| removes(&c.op, hold.job) || takes_away(&c.op, hold.job));
+        let taken = || somebody(history, seq, |c| purges_any(&c.op) || takes_away(&c.op, hold.job));
         if !shown && !taken() {
             bad.push(format!("G1: {} is handed out in commit {seq}, which does not show it", hold.job));
         }
