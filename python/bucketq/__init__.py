@@ -12,6 +12,9 @@ ada@example.org
 ``bucketq.aio`` has the same names for asyncio. ``file``, ``queue`` and ``types`` define the names exported here.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from bucketq.errors import (
     Closed,
     Contended,
@@ -30,18 +33,6 @@ from bucketq.file import Atomic, QueueFile, check, fix_time, measure, open, prob
 from bucketq.measured import BySize, ClockOffset, Measured, Spread, Times, Workload
 from bucketq.metrics import Histogram, Metrics
 from bucketq.queue import Batch, Job, Jobs, Queue
-from bucketq.tasks import (
-    PREVIOUS,
-    App,
-    AppWorker,
-    AsyncTask,
-    CurrentJob,
-    GroupResult,
-    Result,
-    Task,
-    TaskFailed,
-    current_job,
-)
 from bucketq.types import (
     POLICY,
     ArchiveObject,
@@ -81,6 +72,20 @@ from bucketq.types import (
     Unsynced,
 )
 from bucketq.worker import Reject, Worked, Worker
+
+if TYPE_CHECKING:
+    from bucketq.tasks import (
+        PREVIOUS,
+        App,
+        AppWorker,
+        AsyncTask,
+        CurrentJob,
+        GroupResult,
+        Result,
+        Task,
+        TaskFailed,
+        current_job,
+    )
 
 __all__ = [
     "POLICY",
@@ -165,3 +170,11 @@ __all__ = [
     "probe",
     "restore",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Load tasks when a program first uses them: one without tasks starts sooner."""
+        if name in __all__:
+            return globals().setdefault(name, getattr(import_module("bucketq.tasks"), name))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

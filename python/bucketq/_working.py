@@ -171,7 +171,8 @@ class Working:
         pause = Pause(self._drain_seen)
         while not self._draining:
             free = self._plan.concurrency - len(self._tasks)
-            if free == 0:
+            # A job that came with the end of another one starts before the task of that one is over.
+            if free <= 0:
                 await self._one_ends()
                 continue
             busy = bool(self._tasks)
