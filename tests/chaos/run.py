@@ -85,13 +85,17 @@ class Seat:
         meeting = {"XDG_RUNTIME_DIR": str(self.run.folder / "meeting")}
         if not self.run.faketime:
             return os.environ | meeting
-        return os.environ | meeting | {
-            "LD_PRELOAD": self.run.faketime,
-            "FAKETIME_TIMESTAMP_FILE": str(self.run.folder / f"{self.name}.clock"),
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DISABLE_SHM": "1",
-        }
+        return (
+            os.environ
+            | meeting
+            | {
+                "LD_PRELOAD": self.run.faketime,
+                "FAKETIME_TIMESTAMP_FILE": str(self.run.folder / f"{self.name}.clock"),
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+                "FAKETIME_NO_CACHE": "1",
+                "FAKETIME_DISABLE_SHM": "1",
+            }
+        )
 
     def shift(self, seconds: float) -> None:
         new = self.run.folder / f"{self.name}.clock.new"

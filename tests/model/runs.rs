@@ -50,7 +50,7 @@ impl Model {
     fn new_run(&mut self, seq: u64, queue: &str, until: Option<i64>, act: Act) -> u32 {
         let held = self.busy(queue, self.jobs[&seq].new.group.clone().as_ref());
         let mut job = self.jobs.remove(&seq).expect("there");
-        job.queue = queue.to_owned();
+        queue.clone_into(&mut job.queue);
         self.take_turns(&job.queue, &job.new);
         job.turn = self.next_turn(&job.queue);
         job.seq = self.next_seq(act);

@@ -205,9 +205,9 @@ impl File {
             let taken = claimed?.into_iter();
             Ok(taken
                 .map(|t| {
-                    let lease = t.lasts.unwrap_or_default();
+                    let lasts = t.lasts.unwrap_or_default();
                     let guard =
-                        if extends && !done { keeper.keep(&t, lease) } else { keeper.watch_only(&t, lease) };
+                        if extends && !done { keeper.keep(&t, lasts) } else { keeper.watch_only(&t, lasts) };
                     if done {
                         guard.end();
                     }

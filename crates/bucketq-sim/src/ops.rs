@@ -129,8 +129,11 @@ fn collect<'a>(op: &'a Op, outcome: Option<&'a Outcome>, into: &mut Vec<(&'a Op,
 
 /// The name of an op, and those of its parts.
 pub fn names(op: &Op) -> Vec<&'static str> {
-    let parts =
-        if let Op::Atomic(ops) = op { &ops[..] } else { ends_before(op).map_or(&[][..], std::slice::from_ref) };
+    let parts = if let Op::Atomic(ops) = op {
+        &ops[..]
+    } else {
+        ends_before(op).map_or(&[][..], std::slice::from_ref)
+    };
     std::iter::once(op.name()).chain(parts.iter().flat_map(names)).collect()
 }
 

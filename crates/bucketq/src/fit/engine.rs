@@ -216,6 +216,29 @@ fn others(i: &Inputs, w: f64, mutations: f64, work: f64, fixed: f64, load: f64) 
     }
 }
 
+/// The largest commit, and therefore the capacity.
+struct Largest {
+    most_ops: f64,
+    caller_ops: f64,
+    batch_max: f64,
+    full_cycle: f64,
+    capacity: f64,
+}
+
+impl Largest {
+    fn of(i: &Inputs, commit: &CommitModel, mutations: f64, extensions: f64) -> Self {
+        let w = i.racing();
+        let most_ops = (MAX_BYTES / commit.op_bytes).clamp(1.0, MAX_OPS);
+        let calls = mutations - extensions - 1.0;
+        let jobs = if calls > 0.0 { i.producers.min(i.consumers / calls) } else { i.producers };
+        let caller_ops = ((jobs * mutations) / w).max(1.0);
+        let batch_max = most_ops.min(caller_ops);
+        let full_cycle = (commit.ms(batch_max) * penalty(w)).max(commit.interval);
+        let capacity = (1000.0 * batch_max) / (mutations * full_cycle);
+        Self { most_ops, caller_ops, batch_max, full_cycle, capacity }
+    }
+}
+
 pub(super) fn engine(i: &Inputs) -> Engine {
     let w = i.racing();
     let hop = if i.broker > 0.0 { i.broker_ms } else { 0.0 };
@@ -225,14 +248,8 @@ pub(super) fn engine(i: &Inputs) -> Engine {
     let most = penalty(w);
     let commit = CommitModel::of(i, mutations);
 
-    // The most that a commit can carry, and so the capacity.
-    let most_ops = (MAX_BYTES / commit.op_bytes).clamp(1.0, MAX_OPS);
-    let calls = mutations - extensions - 1.0;
-    let jobs = if calls > 0.0 { i.producers.min(i.consumers / calls) } else { i.producers };
-    let caller_ops = ((jobs * mutations) / w).max(1.0);
-    let batch_max = most_ops.min(caller_ops);
-    let full_cycle = (commit.ms(batch_max) * most).max(commit.interval);
-    let capacity = (1000.0 * batch_max) / (mutations * full_cycle);
+    let Largest { most_ops, caller_ops, batch_max, full_cycle, capacity } =
+        Largest::of(i, &commit, mutations, extensions);
     let load = i.arrival / capacity;
 
     // The batch that results from the arrivals: the ops that came during one cycle.

@@ -51,6 +51,7 @@ impl JobId {
 
 impl Token {
     /// Returns the token of the claim in the commit that ends the lease with this token, and job.
+    #[must_use]
     pub fn following(&self, job: &JobId) -> Self {
         let mut hash = Sha256::new();
         hash.update(b"next");

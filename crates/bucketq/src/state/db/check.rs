@@ -51,7 +51,7 @@ pub fn check(op: &Op, limits: &Limits) -> Result<()> {
             span("lease", *lease_ms, 1)
         }
         Op::Release { held } | Op::Reject { held, .. } => held_by(held),
-        Op::Cancel { .. } | Op::Requeue { .. } => Ok(()),
+        Op::Cancel { .. } | Op::Requeue { .. } | Op::Delete { .. } | Op::StrictQueues { .. } => Ok(()),
         Op::Purge { queue, states } => {
             name("queue", queue)?;
             count("states", states.len())
@@ -61,23 +61,19 @@ pub fn check(op: &Op, limits: &Limits) -> Result<()> {
             count("states", states.len())?;
             count("jobs", *limit as usize)
         }
-        Op::ConfigureSome { queue, limit, .. } => {
+        Op::ConfigureSome { queue, limit, .. } | Op::DeleteQueue { queue, limit } => {
             name("queue", queue)?;
             count("jobs", *limit as usize)
         }
-        Op::Pause { queue } | Op::Resume { queue } | Op::Drain { queue } | Op::Configure { queue, .. } => {
-            name("queue", queue)
-        }
+        Op::Pause { queue }
+        | Op::Resume { queue }
+        | Op::Drain { queue }
+        | Op::Configure { queue, .. }
+        | Op::CreateQueue { queue } => name("queue", queue),
         Op::RequeueMany { filter, limit } => requeue_many(filter, *limit),
         Op::Move { to, .. } => name("queue", to),
         Op::MoveSome { filter, redrive, to, limit, .. } => {
             move_some(filter, *redrive, to.as_deref())?;
-            count("jobs", *limit as usize)
-        }
-        Op::Delete { .. } | Op::StrictQueues { .. } => Ok(()),
-        Op::CreateQueue { queue } => name("queue", queue),
-        Op::DeleteQueue { queue, limit } => {
-            name("queue", queue)?;
             count("jobs", *limit as usize)
         }
         Op::Schedule { queue, name: called, schedule } => {
