@@ -167,7 +167,7 @@ mod mutants {
     #[tokio::test(start_paused = true)]
     async fn TurnIgnored() -> Result<()> {
         let broken = Options { broken: Some(Broken::TurnIgnored), ..inline() };
-        let (waited, _) = crowd(&[&[BUSY]; 4], 30, Duration::from_secs(30), broken).await?;
+        let (waited, _) = crowd(&[&[BUSY][..]; 4], 30, Duration::from_secs(30), broken).await?;
         assert!(waited.iter().flatten().flatten().any(|waited| *waited > LONGEST), "{waited:?}");
         Ok(())
     }
