@@ -46,7 +46,7 @@ __all__ = [
 _T = TypeVar("_T", covariant=True)
 _R = TypeVar("_R")
 _Proof: TypeAlias = Held | tuple[str, str]
-_Receipt: TypeAlias = tuple[str, bool, bool, int, list[str]]
+_Receipt: TypeAlias = tuple[str, bool, bool, int, int, list[str]]
 _Detail: TypeAlias = tuple[Dict, Blob, Blob | None, builtins.list[Dict]]
 _Life: TypeAlias = tuple[Dict, bytes | None, bytes | None, tuple[int | None, int | None, int, int]]
 
@@ -214,7 +214,8 @@ class File:
         ends: Op[Any] | None = None,
         leave: Leave | None = None,
     ) -> Call[builtins.list[Held]]: ...
-    def get(self, id: str) -> Call[_Detail | None]: ...
+    def get(self, id: str, max_age_ms: int | None) -> Call[_Detail | None]: ...
+    def get_many(self, ids: Sequence[str], max_age_ms: int | None) -> Call[builtins.list[_Detail | None]]: ...
     def list(
         self,
         queue: str | None,
@@ -224,7 +225,8 @@ class File:
         error: str | None,
         after: int | None,
         limit: int,
-    ) -> Call[tuple[builtins.list[Dict], int | None]]: ...
+        payloads: bool,
+    ) -> Call[tuple[builtins.list[Any], int | None, int | None]]: ...
     def policy(self, queue: str) -> Call[Dict]: ...
     def configure(self, queue: str, changes: str) -> Call[Dict]: ...
     def requeue_all(

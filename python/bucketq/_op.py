@@ -250,7 +250,8 @@ def page(
     error: str | None,
     after: int | None,
     limit: int,
-) -> _native.Call[tuple[list[convert.Dict], int | None]]:
+    payloads: bool,
+) -> _native.Call[tuple[list[Any], int | None, int | None]]:
     """Read a page of jobs."""
     after = None if after is None else convert.whole(after, "after", 0, 2**63 - 1)
     names = convert.names(states, "states")
@@ -262,4 +263,5 @@ def page(
         convert.name(error, "error"),
         after,
         convert.whole(limit, "limit", 1, 1000),
+        payloads,
     )

@@ -59,7 +59,10 @@ def attempt(native: Dict) -> Attempt:
     return Attempt(claimed_at=convert.maybe_time(claimed), ended_at=convert.time(ended), **fields)
 
 
-def detail(native: tuple[Dict, Blob, Blob | None, list[Dict]] | None) -> JobDetail | None:
+Detail = tuple[Dict, Blob, Blob | None, list[Dict]]
+
+
+def detail(native: Detail | None) -> JobDetail | None:
     """Return a job with its payload and result."""
     if native is None:
         return None
@@ -75,20 +78,32 @@ def detail(native: tuple[Dict, Blob, Blob | None, list[Dict]] | None) -> JobDeta
     )
 
 
-def page(native: tuple[list[Dict], int | None]) -> Page:
-    """Return a page of jobs."""
-    jobs, after = native
-    return Page(tuple(map(info, jobs)), after)
+def details(native: list[Detail | None]) -> list[JobDetail | None]:
+    """Return jobs with their payloads and results."""
+    return [detail(one) for one in native]
 
 
-Receipt = tuple[str, bool, bool, int, list[str]]
+def page(native: tuple[list[Any], int | None, int | None], payloads: bool) -> Page[Any]:
+    """Return a page of jobs, with or without their payloads and results."""
+    jobs, following, last = native
+    return Page(tuple(map(detail if payloads else info, jobs)), following, last)
+
+
+Receipt = tuple[str, bool, bool, int, int, list[str]]
 
 
 def enqueued(native: list[Receipt]) -> list[Enqueued]:
     """Return one receipt per job."""
     return [
-        Enqueued(id, twice, seq, tuple(dropped), existing=existing)
-        for id, twice, existing, seq, dropped in native
+        Enqueued(
+            id,
+            twice,
+            seq,
+            tuple(dropped),
+            existing=existing,
+            commit_time=convert.time(commit_ms) if commit_ms else None,
+        )
+        for id, twice, existing, seq, commit_ms, dropped in native
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self, Unpack, overload
 
 from bucketq import _convert as convert
 from bucketq import _listening, _native, _op, _policy, _show
@@ -31,6 +31,7 @@ from bucketq.types import (
     FromPolicy,
     HostRole,
     JobDetail,
+    JobInfo,
     Lives,
     Page,
     ProbeReport,
@@ -276,9 +277,44 @@ class QueueFile:
         """Several changes in one commit: ``with file.atomic() as tx: tx.ack(job); tx.enqueue("next", data)``."""
         return Atomic(self._file)
 
-    def get(self, id: str) -> JobDetail | None:
-        """Return one job with its payload and result, or None."""
-        return _show.detail(self._file.get(id).wait())
+    def get(self, id: str, *, max_age: Seconds | None = None) -> JobDetail | None:
+        """Return one job with its payload and result, or None; ``max_age`` allows state that is this old."""
+        return _show.detail(self._file.get(id, convert.maybe_millis(max_age, "max_age")).wait())
+
+    def get_many(
+        self, ids: Iterable[str], *, max_age: Seconds | None = None
+    ) -> builtins.list[JobDetail | None]:
+        """Return these jobs with their payloads and results, in this order; None for each that does not exist."""
+        call = self._file.get_many(convert.names(ids, "ids"), convert.maybe_millis(max_age, "max_age"))
+        return _show.details(call.wait())
+
+    @overload
+    def list(
+        self,
+        states: Iterable[State] = (),
+        *,
+        queue: str | None = None,
+        group: str | None = None,
+        expired: bool = False,
+        error: str | None = None,
+        after: int | None = None,
+        limit: int = 100,
+        payloads: Literal[False] = False,
+    ) -> Page[JobInfo]: ...
+
+    @overload
+    def list(
+        self,
+        states: Iterable[State] = (),
+        *,
+        queue: str | None = None,
+        group: str | None = None,
+        expired: bool = False,
+        error: str | None = None,
+        after: int | None = None,
+        limit: int = 100,
+        payloads: Literal[True],
+    ) -> Page[JobDetail]: ...
 
     def list(
         self,
@@ -290,9 +326,15 @@ class QueueFile:
         error: str | None = None,
         after: int | None = None,
         limit: int = 100,
-    ) -> Page:
-        """Return a page of jobs in the order they were enqueued. No states: all. ``error``: text in the last error."""
-        return _show.page(_op.page(self._file, queue, states, group, expired, error, after, limit).wait())
+        payloads: bool = False,
+    ) -> Page[Any]:
+        """Return a page of jobs in the order they were enqueued.
+
+        No states: all. ``error``: text in the last error. ``payloads=True`` reads payloads, results and attempts too;
+        such a page ends early when it has 4 MiB. To get the jobs enqueued since, pass ``page.last`` as ``after``.
+        """
+        call = _op.page(self._file, queue, states, group, expired, error, after, limit, payloads)
+        return _show.page(call.wait(), payloads)
 
     def requeue_all(
         self,

@@ -23,6 +23,7 @@ from bucketq.types import (
     Extras,
     FromPolicy,
     JobDetail,
+    JobInfo,
     Missed,
     New,
     Page,
@@ -256,9 +257,38 @@ class Queue:
         jobs = [Job(self._file, held, request, swallow=swallow) for held in call.wait()]
         return next(iter(watch(self._file, jobs, on_lease_lost, Thread)), None)
 
-    def get(self, id: str) -> JobDetail | None:
-        """Return a job of the queue file, of any queue, with its payload and result; or None."""
-        return _show.detail(self._file.get(id).wait())
+    def get(self, id: str, *, max_age: Seconds | None = None) -> JobDetail | None:
+        """Return a job of the queue file, of any queue, with its payload and result; or None.
+
+        ``max_age`` allows state that is this old.
+        """
+        return _show.detail(self._file.get(id, convert.maybe_millis(max_age, "max_age")).wait())
+
+    @overload
+    def list(
+        self,
+        states: Iterable[State] = (),
+        *,
+        group: str | None = None,
+        expired: bool = False,
+        error: str | None = None,
+        after: int | None = None,
+        limit: int = 100,
+        payloads: Literal[False] = False,
+    ) -> Page[JobInfo]: ...
+
+    @overload
+    def list(
+        self,
+        states: Iterable[State] = (),
+        *,
+        group: str | None = None,
+        expired: bool = False,
+        error: str | None = None,
+        after: int | None = None,
+        limit: int = 100,
+        payloads: Literal[True],
+    ) -> Page[JobDetail]: ...
 
     def list(
         self,
@@ -269,9 +299,15 @@ class Queue:
         error: str | None = None,
         after: int | None = None,
         limit: int = 100,
-    ) -> Page:
-        """Return a page of jobs in the order they were enqueued. No states: all. ``error``: text in the last error."""
-        return _show.page(_op.page(self._file, self.name, states, group, expired, error, after, limit).wait())
+        payloads: bool = False,
+    ) -> Page[Any]:
+        """Return a page of jobs in the order they were enqueued.
+
+        No states: all. ``error``: text in the last error. ``payloads=True`` reads payloads, results and attempts too;
+        such a page ends early when it has 4 MiB. To get the jobs enqueued since, pass ``page.last`` as ``after``.
+        """
+        call = _op.page(self._file, self.name, states, group, expired, error, after, limit, payloads)
+        return _show.page(call.wait(), payloads)
 
     def counts(self, *, max_age: Seconds | None = None) -> QueueInfo:
         """Return the number of jobs in each state; ``max_age`` allows state that is this old.

@@ -145,8 +145,8 @@ def jobs(file: QueueFile, queue: str) -> list[JobDetail]:
     found: list[JobDetail] = []
     after = None
     while True:
-        page = file.list(queue=queue, after=after, limit=1000)
-        found += [detail for job in page.jobs if (detail := file.get(job.id)) is not None]
+        page = file.list(queue=queue, after=after, limit=1000, payloads=True)
+        found += page.jobs
         after = page.next
         if after is None:
             return found

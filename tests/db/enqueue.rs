@@ -26,7 +26,14 @@ fn a_new_job_is_what_was_asked_for() {
     let got = entries(w.ok(&enqueue("q", [new.clone()])));
     assert_eq!(
         got,
-        [Enqueued { id: id(1), deduplicated: false, existing: false, commit_seq: 1, dropped: vec![] }]
+        [Enqueued {
+            id: id(1),
+            deduplicated: false,
+            existing: false,
+            commit_seq: 1,
+            commit_ms: w.now_ms,
+            dropped: vec![]
+        }]
     );
     let detail = w.detail(1).expect("there");
     assert_eq!(detail.payload, new.payload);
@@ -198,8 +205,22 @@ fn a_requeued_job_answers_with_its_new_place() {
     assert_eq!(
         got,
         [
-            Enqueued { id: id(1), deduplicated: true, existing: false, commit_seq: 3, dropped: vec![] },
-            Enqueued { id: id(1), deduplicated: false, existing: true, commit_seq: 3, dropped: vec![] },
+            Enqueued {
+                id: id(1),
+                deduplicated: true,
+                existing: false,
+                commit_seq: 3,
+                commit_ms: w.now_ms,
+                dropped: vec![]
+            },
+            Enqueued {
+                id: id(1),
+                deduplicated: false,
+                existing: true,
+                commit_seq: 3,
+                commit_ms: w.now_ms,
+                dropped: vec![]
+            },
         ]
     );
 }

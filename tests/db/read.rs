@@ -1,9 +1,9 @@
 //! Queries: lists with their filters and cursors, counts, ages.
 
 use bucketq::error::Code;
-use bucketq::job::{New, State, When};
+use bucketq::job::{New, Payload, State, When};
 use bucketq::op::{Op, Queues};
-use bucketq::query::{Answer, Cursor, Filter, Query};
+use bucketq::query::{Answer, Cursor, DetailPage, Filter, Query};
 use bucketq_tests::queue_db::{START_MS, World, claim, enqueue, grouped, held, id, job, number};
 
 /// 200 ready jobs in `q`, then in `p`: 1001 leased and expired, 1002 leased, 1003 done, 1004 dead, 1005 cancelled,
@@ -87,6 +87,52 @@ fn a_page_ends_where_the_next_one_begins() {
         let at = w.at();
         assert_eq!(w.db.query(&query, &at).unwrap_err().code(), Code::Argument);
     }
+}
+
+#[test]
+fn a_list_is_followed_from_where_it_ended() {
+    let mut w = World::default();
+    let list = |w: &mut World, after| {
+        let query = Query::List { filter: Filter::default(), after, limit: 10 };
+        let Answer::Page(page) = w.query(&query) else { panic!("no page") };
+        page
+    };
+    assert_eq!(list(&mut w, None).last, None);
+    w.ok(&enqueue("q", (0..3).map(job)));
+    let page = list(&mut w, None);
+    assert_eq!((page.jobs.len(), page.next), (3, None));
+    assert_eq!(page.last, Some(Cursor(page.jobs[2].seq)));
+    assert_eq!(list(&mut w, page.last).last, page.last, "nothing came");
+    w.ok(&enqueue("q", [job(7)]));
+    assert_eq!(list(&mut w, page.last).jobs[0].id, id(7));
+}
+
+#[test]
+fn whole_jobs_come_in_pages_of_limited_bytes() {
+    let mut w = World::default();
+    // Sixteen of them have less than 4 MiB.
+    let large = |n| New { payload: Payload::bytes(vec![7; 250_000]), ..job(n) };
+    w.ok(&enqueue("q", (0..20).map(large)));
+    let mut pages = vec![];
+    let mut after = None;
+    loop {
+        let query = Query::ListWhole { filter: Filter::default(), after, limit: 100 };
+        let Answer::Details(DetailPage { jobs, next, last }) = w.query(&query) else { panic!("no page") };
+        assert_eq!(last, jobs.last().map(|one| Cursor(one.job.seq)));
+        pages.push(jobs.iter().map(|one| number(one.job.id)).collect::<Vec<_>>());
+        if next.is_none() {
+            break;
+        }
+        after = next;
+    }
+    assert_eq!(pages, [(0..16).collect::<Vec<_>>(), (16..20).collect()]);
+    let Answer::Jobs(some) = w.query(&Query::GetMany((0..20).map(id).collect())) else { panic!("no jobs") };
+    assert_eq!(some.len(), 16, "ask for the rest");
+    let Answer::Jobs(some) = w.query(&Query::GetMany(vec![id(99), id(6)])) else { panic!("no jobs") };
+    assert_eq!(some.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true]);
+    let at = w.at();
+    let too_many = Query::GetMany((0..1_001).map(id).collect());
+    assert_eq!(w.db.query(&too_many, &at).unwrap_err().code(), Code::Argument);
 }
 
 #[test]

@@ -204,18 +204,21 @@ async fn a_head_of_another_file_or_lineage_is_noticed_by_its_ids_alone() -> Resu
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_head_with_bases_left_is_no_invitation_to_make_one() -> Result<()> {
+async fn a_missing_head_with_objects_left_is_no_invitation_to_make_one() -> Result<()> {
     let (store, file) = given(1).await?;
     file.close().await?;
     store.delete(HEAD).await?;
-    store.put_new("jobs.base-0011aabb-0000000000000005-0123456789abcdef", vec![1].into()).await?;
-    let before = objects(&store).await?;
-    let error = refused(open(&store).await);
-    assert_eq!((error.kind(), error.code()), (Kind::Corrupt, Code::HeadMissing), "{error}");
-    assert!(error.message().contains("jobs.base-0011aabb"), "{error}");
-    assert_eq!(objects(&store).await?, before);
-    // Bases of another name are ignored.
-    store.delete("jobs.base-0011aabb-0000000000000005-0123456789abcdef").await?;
+    for kind in ["base", "seg", "arch"] {
+        let key = format!("jobs.{kind}-0011aabb-0000000000000005-0123456789abcdef");
+        store.put_new(&key, vec![1].into()).await?;
+        let before = objects(&store).await?;
+        let error = refused(open(&store).await);
+        assert_eq!((error.kind(), error.code()), (Kind::Corrupt, Code::HeadMissing), "{error}");
+        assert!(error.message().contains(&key), "{error}");
+        assert_eq!(objects(&store).await?, before);
+        store.delete(&key).await?;
+    }
+    // Objects of another name are ignored.
     store.put_new("jobs2.base-0011aabb-0000000000000005-0123456789abcdef", vec![1].into()).await?;
     open(&store).await?.close().await
 }

@@ -20,7 +20,7 @@ async fn the_floor_follows_a_grace_period_behind_and_what_lies_below_goes() -> R
     calm(&file).await?;
     let first_day = garbage(store).await?;
     assert!(first_day.len() > 4, "{first_day:?}");
-    assert_eq!((puppet.requests().lists, puppet.requests().deletes), (1, 0), "one list made the file");
+    assert_eq!((puppet.requests().lists, puppet.requests().deletes), (3, 0), "three lists made the file");
 
     // A day later the floor moves to the first candidate, commit 0: nothing is below it.
     pass(DAY).await;

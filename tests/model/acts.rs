@@ -108,11 +108,12 @@ impl Model {
     }
 
     fn enqueue(&mut self, queue: &str, new: &New, act: Act) -> Answer<Enqueued> {
-        let answer = |id, seq, deduplicated, existing| Enqueued {
+        let answer = |id, (seq, commit_ms), deduplicated, existing| Enqueued {
             id,
             deduplicated,
             existing,
             commit_seq: seq >> 24,
+            commit_ms,
             dropped: vec![],
         };
         if let Some(job) = self.job(new.id) {
@@ -120,10 +121,14 @@ impl Model {
             let same = (job.queue == queue || job.run > 0)
                 && (&there.payload, there.priority, &there.group) == (&new.payload, new.priority, &new.group)
                 && new.dedup.as_ref().map(|d| &d.key) == there.dedup.as_ref().map(|d| &d.key);
-            return if same { Ok(answer(new.id, job.seq, false, true)) } else { Err(Code::IdTaken) };
+            return if same {
+                Ok(answer(new.id, (job.seq, job.enqueued_ms), false, true))
+            } else {
+                Err(Code::IdTaken)
+            };
         }
         if self.left.contains_key(&new.id) {
-            return Ok(answer(new.id, 0, false, true));
+            return Ok(answer(new.id, (0, 0), false, true));
         }
         if let Some(dedup) = &new.dedup
             && let Some((id, first_seq, until)) = self.dedup.get(&(queue.to_owned(), dedup.key.clone()))
@@ -131,7 +136,7 @@ impl Model {
             let job = self.job(*id);
             let counts = until.map_or(job.is_some_and(MJob::live), |until| until > act.now_ms);
             if counts {
-                return Ok(answer(*id, job.map_or(*first_seq, |j| j.seq), true, false));
+                return Ok(answer(*id, job.map_or((*first_seq, 0), |j| (j.seq, j.enqueued_ms)), true, false));
             }
         }
         self.make_queue(queue);
@@ -170,7 +175,7 @@ impl Model {
             result: None,
         };
         self.jobs.insert(seq, job);
-        Ok(answer(new.id, seq, false, false))
+        Ok(answer(new.id, (seq, act.now_ms), false, false))
     }
 
     pub fn take_turns(&mut self, queue: &str, new: &New) {

@@ -145,6 +145,11 @@ async def file_get(w):
     assert (await w.file.get(w.done)).result == {"n": 1}
 
 
+async def file_get_many(w):
+    (one,) = await w.file.get_many([w.done])
+    assert one.result == {"n": 1}
+
+
 async def file_list(w):
     assert [job.id for job in (await w.file.list(["done"], queue="q")).jobs] == [w.done]
 
@@ -450,6 +455,7 @@ CALLS = {
     "QueueFile.dirty": file_dirty,
     "QueueFile.atomic": file_atomic,
     "QueueFile.get": file_get,
+    "QueueFile.get_many": file_get_many,
     "QueueFile.list": file_list,
     "QueueFile.requeue_all": file_requeue_all,
     "QueueFile.schedules": file_schedules,

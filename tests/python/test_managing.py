@@ -1,10 +1,13 @@
 """Management of queues, on both APIs and every store."""
 
+from datetime import timedelta
+from uuid import uuid4
+
 import pytest
 
 import bucketq
 from both import PROBE
-from bucketq import New
+from bucketq import Invalid, New
 
 
 async def test_several_changes_are_one_commit(box):
@@ -194,6 +197,78 @@ async def test_a_page_is_a_sequence_of_jobs(memory):
         # A cursor at the end of what there is finds what comes later.
         page = await q.list(after=page.next)
         assert ([job.id for job in page], page.next) == (ids[2:], None)
+
+
+async def test_a_page_can_be_followed_as_jobs_come(box):
+    async with await box.open() as file:
+        q = file.queue("q")
+        empty = await q.list()
+        assert empty.last is None
+        first = await q.enqueue(1)
+        page = await q.list(after=empty.last)
+        assert ([job.id for job in page], page.next) == ([first.id], None)
+        assert not await q.list(after=page.last)
+        assert (await q.list(after=page.last)).last == page.last
+        second = await q.enqueue(2)
+        assert [job.id for job in await q.list(after=page.last)] == [second.id]
+
+
+async def test_a_list_can_have_payloads(box):
+    async with await box.open() as file:
+        q = file.queue("q")
+        await q.enqueue_many([{"n": n} for n in range(3)])
+        job = await q.claim_one()
+        await job.ack(result="done")
+        page = await q.list(payloads=True)
+        assert [one.data for one in page] == [{"n": 0}, {"n": 1}, {"n": 2}]
+        assert [one.result for one in page] == ["done", None, None]
+        assert [one.data for one in await file.list(["ready"], queue="q", payloads=True)] == [
+            {"n": 1},
+            {"n": 2},
+        ]
+
+
+async def test_a_page_with_payloads_ends_after_four_mebibytes(memory):
+    async with await memory.open() as file:
+        q = file.queue("q")
+        await q.enqueue_many([bytes(200_000)] * 50)
+        found, after, pages = 0, None, 0
+        while True:
+            page = await q.list(payloads=True, after=after, limit=1000)
+            assert sum(len(one.payload) for one in page) <= 4 << 20
+            found, after, pages = found + len(page), page.next, pages + 1
+            if after is None:
+                break
+        assert (found, pages) == (50, 3)
+
+
+async def test_several_jobs_are_read_at_once(box):
+    async with await box.open() as file:
+        q = file.queue("q")
+        ids = [receipt.id for receipt in await q.enqueue_many([f"job {n}" for n in range(3)])]
+        nobody = str(uuid4())
+        found = await file.get_many([ids[2], nobody, ids[0]])
+        assert [one and one.data for one in found] == ["job 2", None, "job 0"]
+        assert await file.get_many([]) == []
+        with pytest.raises(Invalid, match="UUID"):
+            await file.get_many(["nonsense"])
+
+
+async def test_many_large_jobs_are_read_at_once(memory):
+    async with await memory.open() as file:
+        ids = [receipt.id for receipt in await file.queue("q").enqueue_many([bytes(200_000)] * 50)]
+        assert [one.id for one in await file.get_many(ids)] == ids
+
+
+async def test_a_job_can_be_read_from_a_state_of_some_age(memory):
+    async with await memory.open() as file:
+        receipt = await file.queue("q").enqueue(1)
+        gets = (await file.metrics()).requests["get"]
+        for _ in range(5):
+            assert (await file.get(receipt.id, max_age=60)).data == 1
+            assert (await file.queue("q").get(receipt.id, max_age=timedelta(minutes=1))).data == 1
+            assert len(await file.get_many([receipt.id], max_age=60)) == 1
+        assert (await file.metrics()).requests["get"] == gets
 
 
 async def test_the_counts_say_whether_the_queue_exists(memory):

@@ -15,6 +15,7 @@ async def test_a_job_is_enqueued_claimed_and_acked(box):
         receipt = await q.enqueue({"to": "ada"}, headers={"trace": "1"})
         assert receipt.commit_seq > 0
         assert not receipt.deduplicated
+        assert receipt.commit_time == (await q.get(receipt.id)).enqueued_at
         job = await q.claim_one()
         assert (job.id, job.queue, job.attempt, job.run) == (receipt.id, "emails", 1, 0)
         assert job.data == {"to": "ada"}

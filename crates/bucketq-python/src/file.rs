@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bucketq::{Code, Cursor, Detail, Filter, Keeper, Payload, QueueFile, Queues, Unsynced};
+use bucketq::{Code, Filter, Keeper, Payload, QueueFile, Queues, Unsynced};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -17,7 +17,7 @@ use crate::errors::OrRaise;
 use crate::events::{Reader, Teller, listen};
 use crate::held::Held;
 use crate::op::{Blob, Extras, New, Op, Proof, payload};
-use crate::{fit, manage, runtime, settings, values};
+use crate::{fit, manage, reads, runtime, settings, values};
 
 /// Listeners and tracing that the package attaches to an open queue file.
 #[pyclass(get_all, set_all, module = "bucketq._native")]
@@ -111,10 +111,6 @@ pub fn open(py: Python<'_>, url: String, settings: &Bound<'_, PyDict>) -> PyResu
     let options = settings::options(settings)?.or_raise(py)?;
     let work = async move { File::of(QueueFile::open(&url, options).await?, true) };
     Ok(Call::new(work, |py, file| file.into_py_any(py)))
-}
-
-fn show_detail(py: Python<'_>, found: Option<Detail>) -> PyResult<Py<PyAny>> {
-    found.map_or_else(|| Ok(py.None()), |detail| values::detail(py, &detail))
 }
 
 #[pymethods]
@@ -219,9 +215,15 @@ impl File {
     }
 
     /// Returns one job with its payload, its result and its attempts; or None.
-    fn get(&self, py: Python<'_>, id: &str) -> PyResult<Call> {
-        let (file, id) = (self.file(), id.parse().or_raise(py)?);
-        Ok(Call::new(async move { file.get(id).await }, show_detail))
+    fn get(&self, py: Python<'_>, id: &str, max_age_ms: Option<u64>) -> PyResult<Call> {
+        let id = id.parse().or_raise(py)?;
+        Ok(reads::get(self.file(), id, max_age_ms))
+    }
+
+    /// Returns these jobs, each like `get`.
+    fn get_many(&self, py: Python<'_>, ids: Vec<String>, max_age_ms: Option<u64>) -> PyResult<Call> {
+        let ids = ids.iter().map(|id| id.parse()).collect::<bucketq::Result<Vec<_>>>().or_raise(py)?;
+        Ok(reads::get_many(self.file(), ids, max_age_ms))
     }
 
     /// Returns a page of jobs and the cursor of the next one.
@@ -236,12 +238,11 @@ impl File {
         error: Option<String>,
         after: Option<u64>,
         limit: u32,
+        payloads: bool,
     ) -> PyResult<Call> {
         let states = values::states(states).or_raise(py)?;
         let filter = Filter { queue, states, group, expired, error };
-        let file = self.file();
-        let work = async move { file.list(filter, after.map(Cursor), limit).await };
-        Ok(Call::new(work, |py, page| values::page(py, &page)))
+        Ok(reads::list(self.file(), filter, after, limit, payloads))
     }
 
     /// Returns the policy of a queue.
@@ -460,7 +461,7 @@ impl File {
     fn finished(&self, py: Python<'_>, id: &str, timeout_ms: Option<u64>) -> PyResult<Call> {
         let (file, id) = (self.file(), id.parse().or_raise(py)?);
         let work = async move { file.finished(id, timeout_ms.map(Duration::from_millis)).await };
-        Ok(Call::new(work, show_detail))
+        Ok(Call::new(work, reads::detail))
     }
 
     /// Extends the lease of a job that another process claimed: it ends this long from now.

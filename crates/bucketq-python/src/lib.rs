@@ -18,6 +18,7 @@ mod held;
 mod manage;
 mod op;
 mod operate;
+mod reads;
 mod rows;
 mod runtime;
 mod settings;

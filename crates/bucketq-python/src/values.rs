@@ -6,7 +6,8 @@ use std::time::Duration;
 use bucketq::metrics::Histograms;
 use bucketq::store::ProbeReport;
 use bucketq::{
-    Cost, Detail, Enqueued, Job, JobId, Metrics, Page, Payload, QueueFile, QueueInfo, Result, State, Stats,
+    Cost, Detail, DetailPage, Enqueued, Job, JobId, Metrics, Page, Payload, QueueFile, QueueInfo, Result,
+    State, Stats,
 };
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyRuntimeError;
@@ -67,7 +68,13 @@ pub fn detail(py: Python<'_>, detail: &Detail) -> PyResult<Py<PyAny>> {
 /// Converts jobs, and the cursor of the next page.
 pub fn page(py: Python<'_>, page: &Page) -> PyResult<Py<PyAny>> {
     let jobs = page.jobs.iter().map(|j| job(py, j)).collect::<PyResult<Vec<_>>>()?;
-    (jobs, page.next.map(|cursor| cursor.0)).into_py_any(py)
+    (jobs, page.next.map(|cursor| cursor.0), page.last.map(|cursor| cursor.0)).into_py_any(py)
+}
+
+/// Converts jobs with their bytes, and the cursor of the next page.
+pub fn detail_page(py: Python<'_>, page: &DetailPage) -> PyResult<Py<PyAny>> {
+    let jobs = page.jobs.iter().map(|j| detail(py, j)).collect::<PyResult<Vec<_>>>()?;
+    (jobs, page.next.map(|cursor| cursor.0), page.last.map(|cursor| cursor.0)).into_py_any(py)
 }
 
 /// Converts one queue.
@@ -169,14 +176,14 @@ fn plain(py: Python<'_>, value: &Value) -> PyResult<Py<PyAny>> {
     }
 }
 
-/// One enqueued job: its id, deduplicated, existing, its commit, the jobs dropped for it.
-type Receipt = (String, bool, bool, u64, Vec<String>);
+/// One enqueued job: its id, deduplicated, existing, its commit with its time, the jobs dropped for it.
+type Receipt = (String, bool, bool, u64, i64, Vec<String>);
 
 /// Converts the outcome of an enqueue.
 pub fn receipts(all: &[Enqueued]) -> Vec<Receipt> {
     let ids = |ids: &[JobId]| ids.iter().map(ToString::to_string).collect();
     all.iter()
-        .map(|e| (e.id.to_string(), e.deduplicated, e.existing, e.commit_seq, ids(&e.dropped)))
+        .map(|e| (e.id.to_string(), e.deduplicated, e.existing, e.commit_seq, e.commit_ms, ids(&e.dropped)))
         .collect()
 }
 

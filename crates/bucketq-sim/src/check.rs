@@ -224,7 +224,7 @@ fn gather<'a>(call: &'a Call, fates: &mut BTreeMap<JobId, Fate<'a>>) {
     if call.verdict() != Verdict::NotApplied {
         for (op, told) in parts(call) {
             match effect(op) {
-                // Of a deleted job an earlier run may be left.
+                // An earlier run of a deleted job may be left.
                 Effect::Requeues(id) | Effect::Moves(id, _) | Effect::Removes(id) => {
                     fates.entry(id).or_default().requeued = true;
                 }

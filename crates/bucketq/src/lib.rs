@@ -59,8 +59,8 @@ pub use crate::noun::lease::{self, Lease, Token};
 pub use crate::noun::op::{self, Enqueued, Held, Op, Outcome, Queues};
 pub use crate::noun::policy::{self, Changes, OnExpiry, Overflow, Policy, Rate};
 pub use crate::noun::query::{
-    self, Answer, Collected, Commit, Cursor, Detail, Exported, Filter, Page, Query, QueueInfo, ScheduleInfo,
-    Stats,
+    self, Answer, Collected, Commit, Cursor, Detail, DetailPage, Exported, Filter, Page, Query, QueueInfo,
+    ScheduleInfo, Stats,
 };
 pub use crate::noun::schedule::{self, Missed, Schedule, Timing};
 pub use crate::noun::{life, settings};

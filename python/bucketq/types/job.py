@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from bucketq import _convert as convert
 from bucketq.types.policy import Backoff, Seconds
@@ -95,6 +95,8 @@ class Enqueued:
     """Jobs cancelled to make room; if several jobs are enqueued together, listed in the first receipt."""
     existing: bool = False
     """True if the job was enqueued before under the same id, even if it has left since: a repeat, nothing was added."""
+    commit_time: datetime | None = None
+    """The time of that commit; None if that is an existing job that has left the file."""
 
     @property
     def created(self) -> bool:
@@ -204,15 +206,20 @@ class JobDetail(JobInfo):
         return convert.decode(self.result_payload, self.result_content_type or "")
 
 
+J_co = TypeVar("J_co", bound=JobInfo, covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class Page:
+class Page(Generic[J_co]):
     """One page of a list: ``for job in page``."""
 
-    jobs: tuple[JobInfo, ...]
+    jobs: tuple[J_co, ...]
     next: int | None
     """Pass it as ``after`` to get the next page; None at the end."""
+    last: int | None = None
+    """Where this page ends. Pass it as ``after`` later to get the jobs that were enqueued since."""
 
-    def __iter__(self) -> Iterator[JobInfo]:
+    def __iter__(self) -> Iterator[J_co]:
         return iter(self.jobs)
 
     def __len__(self) -> int:

@@ -23,9 +23,9 @@ pub fn base(name: &str, file_id: &[u8; 16], seq: u64, rand: &[u8; 8]) -> String 
     format!("{name}.base-{}-{seq:016x}-{}", file8(file_id), hex(rand))
 }
 
-/// Returns the beginning of every base's key.
-pub fn base_prefix(name: &str) -> String {
-    format!("{name}.base-")
+/// Returns the beginnings of the keys of bases, segments and archive objects.
+pub fn content_prefixes(name: &str) -> [String; 3] {
+    ["base", "seg", "arch"].map(|kind| format!("{name}.{kind}-"))
 }
 
 /// Returns the beginning of every object's key.

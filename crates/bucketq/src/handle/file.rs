@@ -25,10 +25,13 @@ use crate::noun::job::{JobId, New, Payload, State};
 use crate::noun::lease::FOREVER_MS;
 use crate::noun::op::{Held, Op, Outcome};
 use crate::noun::query::{
-    Answer, Archives, Collected, Commit, Cursor, Detail, Exported, Filter, Finished, Page, Query, QueueInfo,
-    Stats,
+    Answer, Archives, Collected, Commit, Cursor, Detail, DetailPage, Exported, Filter, Finished, Page, Query,
+    QueueInfo, Stats,
 };
 use crate::state::db::{Limits, check as check_op};
+
+/// Jobs in one query for several.
+const MOST_JOBS: usize = 1_000;
 
 #[derive(Debug)]
 struct QueueFileInner {
@@ -195,6 +198,27 @@ impl QueueFile {
     /// Returns one job with its bytes.
     pub async fn get(&self, id: JobId) -> Result<Option<Detail>> {
         only!(self.ask(Query::Get(id), None).await?, Answer::Job(job) => job.map(|j| *j))
+    }
+
+    /// Returns one job with its bytes, from a state that may be this old.
+    pub async fn get_within(&self, id: JobId, max_age: Duration) -> Result<Option<Detail>> {
+        only!(self.ask(Query::Get(id), Some(max_age)).await?, Answer::Job(job) => job.map(|j| *j))
+    }
+
+    /// Returns these jobs with their bytes, in this order.
+    pub async fn get_many(&self, ids: &[JobId], max_age: Option<Duration>) -> Result<Vec<Option<Detail>>> {
+        let mut found = Vec::with_capacity(ids.len());
+        while found.len() < ids.len() {
+            let rest = &ids[found.len()..];
+            let query = Query::GetMany(rest[..rest.len().min(MOST_JOBS)].to_vec());
+            found.extend(only!(self.ask(query, max_age).await?, Answer::Jobs(jobs) => jobs)?);
+        }
+        Ok(found)
+    }
+
+    /// Returns a page of jobs with their bytes. It ends early when it has 4 MiB.
+    pub async fn list_whole(&self, filter: Filter, after: Option<Cursor>, limit: u32) -> Result<DetailPage> {
+        only!(self.ask(Query::ListWhole { filter, after, limit }, None).await?, Answer::Details(page) => page)
     }
 
     /// Returns a page of jobs.

@@ -234,7 +234,9 @@ impl Query {
         match self {
             Self::History { .. } => true,
             Self::Get(_)
+            | Self::GetMany(_)
             | Self::List { .. }
+            | Self::ListWhole { .. }
             | Self::Queues
             | Self::Stats
             | Self::Policy(_)
@@ -251,7 +253,9 @@ impl Answer {
         match self {
             Self::Archives(archives) => &mut archives.objects,
             Self::Job(_)
+            | Self::Jobs(_)
             | Self::Page(_)
+            | Self::Details(_)
             | Self::Queues(_)
             | Self::Stats(_)
             | Self::History(_)

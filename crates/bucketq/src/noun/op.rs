@@ -286,6 +286,9 @@ pub struct Enqueued {
     pub existing: bool,
     /// `commit_seq` of the commit that enqueued the job named by `id`; 0 when an existing job has left.
     pub commit_seq: u64,
+    /// The time of that commit; 0 when an existing job has left.
+    #[serde(default)]
+    pub commit_ms: i64,
     /// Jobs cancelled to make room, reported with the first job of the op.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<JobId>,

@@ -16,8 +16,20 @@ use crate::noun::schedule::Schedule;
 pub enum Query {
     /// One job with its bytes.
     Get(JobId),
+    /// Several jobs with their bytes, at most 1,000. The result may end before the last of them: ask for the rest.
+    GetMany(Vec<JobId>),
     /// Jobs in the order of their enqueues.
     List {
+        /// Which jobs.
+        filter: Filter,
+        /// Where the previous page ended.
+        after: Option<Cursor>,
+        /// Jobs per page, 1 to 1,000.
+        limit: u32,
+    },
+    /// Jobs with their bytes in the order of their enqueues. A page may have fewer jobs than its limit and yet not be the
+    /// last one, because its bytes are limited too.
+    ListWhole {
         /// Which jobs.
         filter: Filter,
         /// Where the previous page ended.
@@ -85,6 +97,20 @@ pub struct Page {
     pub jobs: Vec<Job>,
     /// Pass it to get the next page; none at the end.
     pub next: Option<Cursor>,
+    /// Where this page ends. Pass it later to get the jobs that were enqueued since.
+    #[serde(default)]
+    pub last: Option<Cursor>,
+}
+
+/// One page of a list of jobs with their bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DetailPage {
+    /// The jobs.
+    pub jobs: Vec<Detail>,
+    /// Pass it to get the next page; none at the end.
+    pub next: Option<Cursor>,
+    /// Where this page ends. Pass it later to get the jobs that were enqueued since.
+    pub last: Option<Cursor>,
 }
 
 /// One job with its bytes.
@@ -221,8 +247,12 @@ pub struct Exported {
 pub enum Answer {
     /// For [`Query::Get`].
     Job(Option<Box<Detail>>),
+    /// For [`Query::GetMany`]: the first of them, at least one.
+    Jobs(Vec<Option<Detail>>),
     /// For [`Query::List`].
     Page(Page),
+    /// For [`Query::ListWhole`].
+    Details(DetailPage),
     /// For [`Query::Queues`].
     Queues(Vec<QueueInfo>),
     /// For [`Query::Stats`].

@@ -326,13 +326,13 @@ impl Opener {
         let body = if let Some(body) = self.sent.clone() {
             body
         } else {
-            if let Some(base) = self.orphan().await? {
+            if let Some(left) = self.orphan().await? {
                 // Unless another process created it since HEAD was read.
                 let Got::Absent { .. } = self.get().await? else { return Ok(None) };
                 return Err(Error::new(
                     Code::HeadMissing,
                     format!(
-                        "{} has no HEAD, but bases such as {base} exist: restore it, or choose another name",
+                        "{} has no HEAD, but objects such as {left} exist: restore it, or choose another name",
                         self.source.name
                     ),
                 ));
@@ -377,10 +377,15 @@ impl Opener {
         }
     }
 
-    /// Returns a base, if there is one: with bases left, a missing HEAD is a loss and is not created again (P22).
+    /// Returns an object of a queue file of this name, if there is one: then a missing HEAD is a loss and is not created
+    /// again (P22).
     async fn orphan(&self) -> Result<Option<String>> {
-        let left = self.source.store.list(&keys::base_prefix(&self.source.name)).await?;
-        Ok(left.into_iter().next().map(|base| base.key))
+        for prefix in keys::content_prefixes(&self.source.name) {
+            if let Some(left) = self.source.store.list(&prefix).await?.into_iter().next() {
+                return Ok(Some(left.key));
+            }
+        }
+        Ok(None)
     }
 
     /// Builds commit 1: the empty schema, whole in HEAD's tail.

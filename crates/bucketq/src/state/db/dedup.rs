@@ -168,7 +168,7 @@ row! {
     struct DedupRow { seq: i64, id: [u8; 16], until_ms: Option<i64> }
 }
 row! { struct KeptKey<'r> { queue: i64, key: Borrowed<'r>, row: DedupRow = DedupRow::COLUMNS } }
-row! { struct KeyOwner { seq: i64, live: bool = "state <= 4" } }
+row! { struct KeyOwner { seq: i64, live: bool = "state <= 4", enqueued_ms: i64 } }
 
 impl Tx<'_> {
     /// Returns whether a key is taken, and then the result of the enqueue.
@@ -192,6 +192,7 @@ impl Tx<'_> {
             deduplicated: true,
             existing: false,
             // The job may have been deleted within the window.
+            commit_ms: job.as_ref().map_or(0, |job| job.enqueued_ms),
             commit_seq: commit_of(job.map_or(kept.seq, |job| job.seq)),
             dropped: vec![],
         }))

@@ -158,7 +158,7 @@ impl Tx<'_> {
         }
         let Some(found) = row.results.get(&delivery.n).cloned() else { return Ok(None) };
         let (commit_seq, commit_ms, stamp) = (found.commit_seq, found.commit_ms, found.stamp);
-        let result = self.outcome(found.value, op)?;
+        let result = self.outcome(found, op)?;
         Ok(Some(Delivered::Recorded { result, commit_seq, commit_ms, stamp }))
     }
 
@@ -206,13 +206,15 @@ impl Tx<'_> {
     }
 
     /// Turns a recorded value into the outcome of `op`.
-    fn outcome(&mut self, value: result::SessionValue, op: &Op) -> Try<Result<Outcome>> {
+    fn outcome(&mut self, recorded: SessionResult, op: &Op) -> Try<Result<Outcome>> {
         use result::SessionValue;
+        let SessionResult { commit_seq, commit_ms, value, .. } = recorded;
         Ok(match (value, op) {
             (SessionValue::Whole(outcome), _) => Ok(outcome),
             (SessionValue::Failed(error), _) => Err(error),
-            (SessionValue::EnqueuedAll(commit_seq), Op::Enqueue { jobs, .. }) => {
-                Ok(Outcome::Enqueued(jobs.iter().map(|job| result::enqueued(job.id, commit_seq)).collect()))
+            (SessionValue::EnqueuedAll, Op::Enqueue { jobs, .. }) => {
+                let told = jobs.iter().map(|job| result::enqueued(job.id, commit_seq, commit_ms));
+                Ok(Outcome::Enqueued(told.collect()))
             }
             (SessionValue::Claimed(seqs), Op::Claim(claim)) => {
                 Ok(Outcome::Claimed(self.held_at(&seqs, claim.token)?))
@@ -223,7 +225,7 @@ impl Tx<'_> {
             (SessionValue::Claimed(seqs), Op::ClaimWith(with)) => {
                 Ok(with.outcome()(self.held_at(&seqs, with.claim.token)?))
             }
-            (SessionValue::EnqueuedAll(_) | SessionValue::Claimed(_), _) => {
+            (SessionValue::EnqueuedAll | SessionValue::Claimed(_), _) => {
                 Err(Error::invalid("this number of the session belongs to another op"))
             }
         })

@@ -29,7 +29,7 @@ const USABLE: i64 = 2048;
 row! {
     /// The job that has the id of an enqueue.
     struct ExistingJob<'r> {
-        seq: i64, queue: i64, run: u32, priority: i32, group_name: Borrowed<'r>, dedup: Borrowed<'r>,
+        seq: i64, enqueued_ms: i64, queue: i64, run: u32, priority: i32, group_name: Borrowed<'r>, dedup: Borrowed<'r>,
         payload: PayloadColumns<'r> = PayloadColumns::COLUMNS,
     }
 }
@@ -181,6 +181,7 @@ impl Tx<'_> {
             deduplicated: false,
             existing: false,
             commit_seq: self.commit_seq,
+            commit_ms: self.now_ms,
             dropped: vec![],
         })
     }
@@ -209,7 +210,7 @@ impl Tx<'_> {
         let mut stmt = self.conn.prepare_cached(sql)?;
         let mut rows = stmt.query([job.id.as_bytes()])?;
         let Some(row) = rows.next()? else { return self.left_before(&job.id) };
-        let ExistingJob { seq, queue: there, run, priority, group_name, dedup, payload } =
+        let ExistingJob { seq, enqueued_ms, queue: there, run, priority, group_name, dedup, payload } =
             ExistingJob::read(row)?;
         let line = self.line_of(there)?;
         let bytes = match payload.payload_kind {
@@ -245,12 +246,12 @@ impl Tx<'_> {
             );
             return Err(Error::new(Code::IdTaken, text).into());
         }
-        Ok(Some(existing(&job.id, commit_of(seq))))
+        Ok(Some(existing(&job.id, commit_of(seq), enqueued_ms)))
     }
 
     /// Returns the result for a job that has left.
     fn left_before(&mut self, id: &JobId) -> Try<Option<Enqueued>> {
-        Ok(self.has_left(id)?.then(|| existing(id, 0)))
+        Ok(self.has_left(id)?.then(|| existing(id, 0, 0)))
     }
 
     /// Returns whether all texts that the row of this job will refer to are known to be stored.
@@ -286,8 +287,8 @@ impl Tx<'_> {
     }
 }
 
-const fn existing(id: &JobId, commit_seq: u64) -> Enqueued {
-    Enqueued { id: *id, deduplicated: false, existing: true, commit_seq, dropped: vec![] }
+const fn existing(id: &JobId, commit_seq: u64, commit_ms: i64) -> Enqueued {
+    Enqueued { id: *id, deduplicated: false, existing: true, commit_seq, commit_ms, dropped: vec![] }
 }
 
 /// Returns the estimated bytes of a job. A body fills its pages, and badly filled pages count double.

@@ -7,8 +7,8 @@ use rusqlite::params_from_iter;
 use rusqlite::types::Value;
 
 use crate::noun::error::{Error, Result};
-use crate::noun::job::{Job, Payload, State};
-use crate::noun::query::{Cursor, Filter, Page};
+use crate::noun::job::{Job, JobId, Payload, State};
+use crate::noun::query::{Cursor, Detail, DetailPage, Filter, Page};
 use crate::state::db::columns::sql;
 use crate::state::db::fault::Try;
 use crate::state::db::job_row::{JobColumns, WholeJobColumns};
@@ -16,6 +16,8 @@ use crate::state::db::{Db, Moment, Tx};
 
 /// Most jobs per page.
 const MAX_PAGE: u32 = 1_000;
+/// Bytes of the jobs of a result, unless it is a single job.
+const MOST_BYTES: usize = 4 << 20;
 /// Collecting pays when fewer than one in this many match.
 const RARE: i64 = 16;
 
@@ -72,26 +74,61 @@ impl Tx<'_> {
             return Err(Error::invalid(format!("a page has 1 to {MAX_PAGE} jobs, not {limit}")).into());
         }
         let Some(lines) = self.listed_lines(filter)? else {
-            return Ok(Page { jobs: Vec::new(), next: None });
+            return Ok(Page { jobs: Vec::new(), next: None, last: after });
         };
-        let after = after.map_or(-1, |c| i64::try_from(c.0).unwrap_or(i64::MAX));
+        let place = after.map_or(-1, |c| i64::try_from(c.0).unwrap_or(i64::MAX));
         let states = listed_states(filter);
         let mut jobs = if self.is_rare(&lines, &states) {
-            self.gather(filter, &lines, &states, after, limit)?
+            self.gather(filter, &lines, &states, place, limit)?
         } else {
             let whose = filter.queue.is_some().then(|| format!(" AND queue = {}", self.line(lines[0]).id));
             let which =
                 (states.len() < State::ALL.len()).then(|| among("state", states.iter().map(|s| *s as i64)));
             let conditions: Vec<_> = [whose, which].into_iter().flatten().collect();
-            self.select(&conditions.concat(), filter, after, limit + 1)?
+            self.select(&conditions.concat(), filter, place, limit + 1)?
         };
         let more = jobs.len() > limit as usize;
         jobs.truncate(limit as usize);
         for job in &mut jobs {
             self.add_failures(job)?;
         }
-        let next = if more { jobs.last().map(|job| Cursor(job.seq)) } else { None };
-        Ok(Page { jobs, next })
+        let last = jobs.last().map(|job| Cursor(job.seq)).or(after);
+        Ok(Page { jobs, next: last.filter(|_| more), last })
+    }
+
+    /// Returns the first of these jobs.
+    pub fn details(&mut self, ids: &[JobId]) -> Try<Vec<Option<Detail>>> {
+        if ids.len() > MAX_PAGE as usize {
+            let text = format!("at most {MAX_PAGE} jobs at a time, not {}", ids.len());
+            return Err(Error::invalid(text).into());
+        }
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        for id in ids {
+            let detail = self.detail(id)?;
+            bytes += detail.as_ref().map_or(0, size);
+            if bytes > MOST_BYTES && !found.is_empty() {
+                break;
+            }
+            found.push(detail);
+        }
+        Ok(found)
+    }
+
+    /// Returns a page of jobs with their bytes.
+    pub fn list_whole(&mut self, filter: &Filter, after: Option<Cursor>, limit: u32) -> Try<DetailPage> {
+        let Page { jobs, mut next, mut last } = self.list(filter, after, limit)?;
+        let (mut whole, mut bytes) = (Vec::with_capacity(jobs.len()), 0);
+        for job in jobs {
+            let Some(detail) = self.detail(&job.id)? else { continue };
+            bytes += size(&detail);
+            if bytes > MOST_BYTES && !whole.is_empty() {
+                last = whole.last().map(|detail: &Detail| Cursor(detail.job.seq));
+                next = last;
+                break;
+            }
+            whole.push(detail);
+        }
+        Ok(DetailPage { jobs: whole, next, last })
     }
 
     /// Returns the queues to list; none when the named one does not exist.
@@ -168,6 +205,13 @@ impl Tx<'_> {
         }
         Ok(jobs)
     }
+}
+
+/// Returns the bytes of a job that users wrote.
+fn size(detail: &Detail) -> usize {
+    let texts = detail.attempts.iter().map(|attempt| attempt.error.as_ref().map_or(0, String::len));
+    let result = detail.result.as_ref().map_or(0, |result| result.bytes.len());
+    detail.payload.bytes.len() + result + texts.sum::<usize>()
 }
 
 /// Returns the condition that a column has one of these values, for a walk in the order of `seq`: the plus keeps the

@@ -151,7 +151,11 @@ impl Tx<'_> {
                 Answer::Finished(Finished { commit_seq: self.commit_seq, lives })
             }
             Query::Get(id) => Answer::Job(self.detail(id)?.map(Box::new)),
+            Query::GetMany(ids) => Answer::Jobs(self.details(ids)?),
             Query::List { filter, after, limit } => Answer::Page(self.list(filter, *after, *limit)?),
+            Query::ListWhole { filter, after, limit } => {
+                Answer::Details(self.list_whole(filter, *after, *limit)?)
+            }
             Query::Queues => Answer::Queues(self.queues()?),
             Query::Stats => {
                 let pragma = |sql| self.conn.prepare_cached(sql)?.query_row([], |row| row.get::<_, i64>(0));
@@ -184,7 +188,7 @@ impl Tx<'_> {
         Ok(Archives { commit_seq: self.commit_seq, objects })
     }
 
-    fn detail(&mut self, id: &JobId) -> Try<Option<Detail>> {
+    pub(super) fn detail(&mut self, id: &JobId) -> Try<Option<Detail>> {
         let mut stmt = self.conn.prepare_cached(BY_ID)?;
         let mut rows = stmt.query([id.as_bytes()])?;
         let Some(row) = rows.next()? else { return Ok(None) };

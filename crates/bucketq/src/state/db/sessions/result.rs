@@ -24,7 +24,7 @@ pub(super) struct SessionResult {
 #[derive(Clone, Debug)]
 pub(super) enum SessionValue {
     /// Every job of the enqueue is new, in this commit.
-    EnqueuedAll(u64),
+    EnqueuedAll,
     /// The jobs with these `seq`.
     Claimed(Vec<u64>),
     /// Any other outcome, as it is.
@@ -45,15 +45,17 @@ const CLAIMED: u64 = 2;
 const FAILED: u64 = 3;
 
 /// Returns the outcome of a job that an enqueue added.
-pub(super) fn enqueued(id: JobId, commit_seq: u64) -> Enqueued {
-    Enqueued { id, deduplicated: false, existing: false, commit_seq, dropped: vec![] }
+pub(super) fn enqueued(id: JobId, commit_seq: u64, commit_ms: i64) -> Enqueued {
+    Enqueued { id, deduplicated: false, existing: false, commit_seq, commit_ms, dropped: vec![] }
 }
 
 impl SessionResult {
     pub fn new(result: &Result<Outcome>, commit_seq: u64, commit_ms: i64, stamp: u64) -> Self {
         let value = match result {
-            Ok(Outcome::Enqueued(jobs)) if jobs.iter().all(|job| *job == enqueued(job.id, commit_seq)) => {
-                SessionValue::EnqueuedAll(commit_seq)
+            Ok(Outcome::Enqueued(jobs))
+                if jobs.iter().all(|job| *job == enqueued(job.id, commit_seq, commit_ms)) =>
+            {
+                SessionValue::EnqueuedAll
             }
             Ok(Outcome::Claimed(jobs) | Outcome::ClaimedNext(jobs)) => {
                 SessionValue::Claimed(jobs.iter().map(|claimed| claimed.job.seq).collect())
@@ -74,7 +76,7 @@ pub(super) fn encode(results: &HashMap<u64, SessionResult>, floor: u64) -> Vec<u
         put(&mut bytes, result.commit_ms.max(0).unsigned_abs());
         put(&mut bytes, result.stamp);
         match &result.value {
-            SessionValue::EnqueuedAll(_) => put(&mut bytes, ENQUEUED_ALL),
+            SessionValue::EnqueuedAll => put(&mut bytes, ENQUEUED_ALL),
             SessionValue::Claimed(seqs) => {
                 put(&mut bytes, CLAIMED);
                 put(&mut bytes, seqs.len() as u64);
@@ -109,7 +111,7 @@ fn entry(bytes: &mut &[u8], floor: u64) -> Option<(u64, SessionResult)> {
     let commit_ms = i64::try_from(take(bytes)?).ok()?;
     let stamp = take(bytes)?;
     let value = match take(bytes)? {
-        ENQUEUED_ALL => SessionValue::EnqueuedAll(commit_seq),
+        ENQUEUED_ALL => SessionValue::EnqueuedAll,
         CLAIMED => {
             let count = take(bytes)?;
             // Each takes at least a byte, so a damaged count allocates nothing.
