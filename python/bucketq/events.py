@@ -52,6 +52,7 @@ __all__ = [
     "Nacked",
     "OnEvent",
     "Purged",
+    "Refused",
     "Released",
     "Requeued",
     "Resent",
@@ -215,6 +216,17 @@ class Unclaimed(JobEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refused(Event):
+    """An enqueue was refused: the queue is full or draining, or nobody created it."""
+
+    name: ClassVar[str] = "refused"
+    queue: str
+    jobs: int
+    code: str
+    """The ``code`` of the error: ``queue_full``, ``blocked``, ``draining`` or ``no_such_queue``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Purged(Event):
     """Jobs were deleted."""
 
@@ -300,7 +312,7 @@ KINDS: dict[str, type[Event]] = {
     for kind in (
         Enqueued, Deduplicated, Claimed, ClaimedNothing, Expired, Extended, LeaseLost, Acked, Nacked, Released, Dead,
         Cancelled, Dropped, Requeued, Moved, Purged, Archived, Committed, Conflict, Resent, Synced, Snapshot,
-        Checkpoint, Unclaimed, Missed,
+        Checkpoint, Unclaimed, Refused, Missed,
     )
 }  # fmt: skip
 """Every kind by its name."""

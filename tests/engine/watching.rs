@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bucketq::event::Cause;
 use bucketq::policy::Changes;
-use bucketq::{Event, Events, Happened, Loss, Op, Options, Payload, QueueFile, Result};
+use bucketq::{Code, Event, Events, Happened, Loss, Op, Options, Payload, QueueFile, Result};
 use bucketq_tests::clock::pass;
-use bucketq_tests::given::{inline, on_puppet, puppet};
+use bucketq_tests::given::{inline, on_puppet, puppet, refused};
 use bucketq_tests::puppet::OnPut;
 
 /// Names of the events so far, without commits.
@@ -104,6 +104,29 @@ async fn every_change_of_a_job_is_told_in_order_with_its_commit() -> Result<()> 
     file.close().await?;
     assert_eq!(events.next().await, None, "the writer has ended");
     Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_enqueues_are_events() -> Result<()> {
+    let (_, file) = puppet(inline()).await?;
+    let queue = file.queue("mail")?;
+    queue.configure(Changes { max_pending: Some(Some(1)), ..Changes::default() }).await?;
+    queue.enqueue(Payload::text("a")).await?;
+    let mut events = file.events(100)?;
+    let jobs = vec![file.new_job(Payload::text("b"))?, file.new_job(Payload::text("c"))?];
+    let enqueue = Op::Enqueue { queue: "mail".into(), jobs };
+    assert_eq!(refused(file.call(enqueue.clone()).await).code(), Code::QueueFull);
+    assert_eq!(refused(file.call(Op::Atomic(vec![enqueue])).await).code(), Code::QueueFull);
+    file.call(Op::Drain { queue: "mail".into() }).await?;
+    assert_eq!(refused(queue.enqueue(Payload::text("d")).await).code(), Code::Draining);
+    let told = all(&mut events).into_iter().filter(|e| e.what.name() != "committed").map(|e| e.what);
+    let full = |code, jobs| Happened::Refused { queue: "mail".into(), jobs, code };
+    let expected = [full(Code::QueueFull, 2), full(Code::QueueFull, 2), full(Code::Draining, 1)];
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+    // Another error of an enqueue is none of the queue's.
+    assert_eq!(refused(queue.enqueue(Payload::bytes(vec![0; 1 << 20])).await).code(), Code::PayloadTooLarge);
+    assert!(all(&mut events).is_empty());
+    file.close().await
 }
 
 #[tokio::test(start_paused = true)]
@@ -332,6 +355,7 @@ async fn the_text_for_a_scraper_has_every_number_and_the_page_every_name() -> Re
         "dropped",
         "archived",
         "unclaimed",
+        "refused",
         "committed",
         "conflict",
         "resent",

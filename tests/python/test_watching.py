@@ -25,6 +25,18 @@ def test_there_is_a_class_for_every_event_of_the_table():
     assert all(kind.__name__ in events.__all__ for kind in events.KINDS.values())
 
 
+async def test_a_refused_enqueue_is_an_event(box):
+    told = []
+    async with await box.open(on_event=told.append) as file:
+        q = file.queue("q")
+        await q.configure(max_pending=1)
+        await q.enqueue_many([1])
+        with pytest.raises(bucketq.QueueFull):
+            await q.enqueue_many([2, 3])
+    (event,) = [event for event in told if isinstance(event, events.Refused)]
+    assert (event.queue, event.jobs, event.code) == ("q", 2, "queue_full")
+
+
 async def test_every_change_of_a_job_is_told_with_its_commit(box):
     told = []
     async with await box.open(on_event=told.append) as file:

@@ -30,6 +30,8 @@ use crate::noun::query::{
 };
 use crate::state::db::{Limits, check as check_op};
 
+/// The codes of a refused enqueue that an event reports.
+const REFUSALS: [Code; 4] = [Code::QueueFull, Code::Blocked, Code::Draining, Code::NoSuchQueue];
 /// Jobs in one query for several.
 const MOST_JOBS: usize = 1_000;
 
@@ -88,10 +90,18 @@ impl QueueFile {
     pub async fn call(&self, op: Op) -> Result<Done> {
         let door = self.door()?;
         check(&door, &op)?;
-        if !op.jobs().is_empty() {
-            return door.call_until(Some(self.closing()), Work::Op(op), Wait::No).await;
+        let enqueues = if door.shared.watchers.any() { enqueues(&op) } else { vec![] };
+        let done = if op.jobs().is_empty() {
+            door.call(Work::Op(op), Wait::No).await
+        } else {
+            door.call_until(Some(self.closing()), Work::Op(op), Wait::No).await
+        };
+        if let Some(code) = done.as_ref().err().map(Error::code).filter(|code| REFUSALS.contains(code)) {
+            for (queue, jobs) in enqueues {
+                self.emit(|| Happened::Refused { queue: queue.into(), jobs, code }, (0, 0));
+            }
         }
-        door.call(Work::Op(op), Wait::No).await
+        done
     }
 
     /// Runs one query. With `max_age`, the state may be that old, and the query may cost no request.
@@ -398,4 +408,12 @@ pub(crate) fn deadline(door: &Door, began: Instant, lease: Duration) -> Instant 
 
 pub(crate) fn millis(time: Duration, what: &str) -> Result<i64> {
     i64::try_from(time.as_millis()).map_err(|_| Error::invalid(format!("the {what} is too long")))
+}
+
+/// Returns the queue and the number of jobs of each enqueue in an op.
+fn enqueues(op: &Op) -> Vec<(String, u64)> {
+    if let Op::Atomic(ops) = op {
+        return ops.iter().flat_map(enqueues).collect();
+    }
+    if let Op::Enqueue { queue, jobs } = op { vec![(queue.clone(), jobs.len() as u64)] } else { vec![] }
 }

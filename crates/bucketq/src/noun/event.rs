@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::noun::error::Code;
 use crate::noun::job::{JobId, State};
 
 /// One event.
@@ -44,6 +45,15 @@ pub enum Happened {
         queue: Arc<str>,
         /// The existing job.
         id: JobId,
+    },
+    /// An enqueue was refused: the queue is full or draining, or nobody created it.
+    Refused {
+        /// The queue.
+        queue: Arc<str>,
+        /// How many jobs it brought.
+        jobs: u64,
+        /// Why: `queue_full`, `blocked`, `draining` or `no_such_queue`.
+        code: Code,
     },
     /// A worker claimed the job.
     Claimed {
@@ -200,6 +210,7 @@ impl Happened {
         match self {
             Self::Enqueued(_) => "enqueued",
             Self::Deduplicated { .. } => "deduplicated",
+            Self::Refused { .. } => "refused",
             Self::Claimed { .. } => "claimed",
             Self::ClaimedNothing => "claimed_nothing",
             Self::Expired(_) => "expired",
