@@ -29,7 +29,7 @@ from bucketq.errors import (
     Unavailable,
 )
 from bucketq.events import Event
-from bucketq.file import Atomic, QueueFile, check, fix_time, measure, open, probe, restore
+from bucketq.file import Atomic, QueueFile, check, fix_time, measure, open, probe, restore, set_max_skew
 from bucketq.measured import BySize, ClockOffset, Measured, Spread, Times, Workload
 from bucketq.metrics import Histogram, Metrics
 from bucketq.queue import Batch, Job, Jobs, Queue
@@ -40,6 +40,7 @@ from bucketq.types import (
     Attempt,
     Backoff,
     Block,
+    ChangedSkew,
     Changes,
     CheckReport,
     Collected,
@@ -101,6 +102,7 @@ __all__ = [
     "Batch",
     "Block",
     "BySize",
+    "ChangedSkew",
     "Changes",
     "CheckReport",
     "ClockOffset",
@@ -169,6 +171,7 @@ __all__ = [
     "open",
     "probe",
     "restore",
+    "set_max_skew",
 ]
 
 if not TYPE_CHECKING:

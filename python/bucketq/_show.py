@@ -11,6 +11,7 @@ from bucketq._convert import Blob, Dict
 from bucketq._policy import backoff_of
 from bucketq.types import (
     Attempt,
+    ChangedSkew,
     CheckReport,
     Commit,
     Died,
@@ -192,6 +193,12 @@ def fixed_time(native: Dict) -> FixedTime:
     fields = dict(native)
     fields["was"], fields["now"] = convert.time(fields.pop("was_ms")), convert.time(fields.pop("now_ms"))
     return FixedTime(**fields)
+
+
+def changed_skew(native: Dict) -> ChangedSkew:
+    """Return the result of ``set_max_skew``."""
+    was, now = (timedelta(milliseconds=native[name]) for name in ("was_ms", "max_skew_ms"))
+    return ChangedSkew(was, now, native["commit_seq"])
 
 
 def restored(native: Dict) -> Restored:

@@ -23,6 +23,7 @@ from bucketq.settings import Source, resolve
 from bucketq.types import (
     POLICY,
     Archives,
+    ChangedSkew,
     CheckReport,
     Collected,
     Commit,
@@ -46,7 +47,17 @@ from bucketq.types import (
     Unsynced,
 )
 
-__all__ = ["Atomic", "QueueFile", "check", "fix_time", "measure", "open", "probe", "restore"]
+__all__ = [
+    "Atomic",
+    "QueueFile",
+    "check",
+    "fix_time",
+    "measure",
+    "open",
+    "probe",
+    "restore",
+    "set_max_skew",
+]
 
 
 def open(
@@ -134,6 +145,23 @@ def fix_time(
     """
     url, options = resolve(url, settings, arguments)
     return _show.fixed_time(_native.fix_time(url, only_look, options).wait())
+
+
+def set_max_skew(
+    url: str | PathLike[str] | None,
+    max_skew: Seconds,
+    /,
+    *,
+    settings: Source | None = None,
+    **arguments: Unpack[Settings],
+) -> ChangedSkew:
+    """Change how far the clocks of the queue file's processes may differ.
+
+    The option ``max_skew`` counts when a queue file is created. Fails while a worker holds a job. Processes that still run fail with ``rolled_back`` and must open the queue file
+    again. If ``url`` is None, the settings name the queue file.
+    """
+    url, options = resolve(url, settings, arguments)
+    return _show.changed_skew(_native.set_max_skew(url, convert.millis(max_skew, "max_skew"), options).wait())
 
 
 def measure(

@@ -5,6 +5,7 @@ mod export;
 mod fix_time;
 mod history;
 mod looking;
+mod max_skew;
 mod pinned;
 mod restore;
 mod upgrade;

@@ -85,6 +85,6 @@ def either(name: str) -> dict[str, Any]:
     return {"blocking": blocking, "aio": getattr(aio, name)}
 
 
-OPEN, PROBE, MEASURE, CHECK, RESTORE, FIX_TIME = map(
-    either, ("open", "probe", "measure", "check", "restore", "fix_time")
+OPEN, PROBE, MEASURE, CHECK, RESTORE, FIX_TIME, SET_MAX_SKEW = map(
+    either, ("open", "probe", "measure", "check", "restore", "fix_time", "set_max_skew")
 )

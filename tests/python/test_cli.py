@@ -34,7 +34,7 @@ COMMANDS = [
         "strict-queues",
     ),
     *("claim", "ack", "nack", "extend", "worker", "doctor", "probe", "fit"),
-    *("sync", "snapshot", "export", "check", "restore", "fix-time", "collect", "history"),
+    *("sync", "snapshot", "export", "check", "restore", "fix-time", "set-max-skew", "collect", "history"),
     *("policy", "configure", "drain", "schedule", "unschedule", "schedules", "lives", "archive", "archives"),
 ]
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 import bucketq
-from both import CHECK, FIX_TIME, MEASURE, OPEN, PROBE, RESTORE
+from both import CHECK, FIX_TIME, MEASURE, OPEN, PROBE, RESTORE, SET_MAX_SKEW
 from bucketq import New, aio
 from patience import PATIENCE
 
@@ -70,6 +70,11 @@ async def fixes_time(w):
     told = await FIX_TIME[w.face](w.box.url, only_look=True, **w.box.settings)
     assert (told.ahead, told.commit_seq) == (False, None)
     assert told.was <= told.now
+
+
+async def sets_max_skew(w):
+    with pytest.raises(bucketq.Invalid, match="workers hold 2 jobs"):
+        await SET_MAX_SKEW[w.face](w.box.url, 7, **w.box.settings)
 
 
 async def file_queue(w):
@@ -439,6 +444,7 @@ CALLS = {
     "check": checks,
     "restore": restores,
     "fix_time": fixes_time,
+    "set_max_skew": sets_max_skew,
     "QueueFile.queue": file_queue,
     "QueueFile.queues": file_queues,
     "QueueFile.create_queue": file_create_queue,
@@ -525,6 +531,7 @@ AFTER_CLOSE = {
     "probe",
     "measure",
     "check",
+    "set_max_skew",
     "restore",
     "fix_time",
     "QueueFile.queue",

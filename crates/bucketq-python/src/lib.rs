@@ -45,7 +45,7 @@ mod _native {
         fit::{fit, fit_problems, measure},
         held::Held,
         op::{New, Op},
-        operate::{check, fix_time, probe, restore},
+        operate::{check, fix_time, probe, restore, set_max_skew},
         rows::enqueues,
         settings::{parse_setting, settings},
         spark::{Objects, Pinned, objects},

@@ -1,6 +1,7 @@
-//! Operations that open no queue file: check, restore, fix its time, test its store.
+//! Operations that open no queue file: check, restore, fix its time, change its `max_skew`, test its store.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bucketq::Env;
 use bucketq::store::probe::{ROUNDS_AT_CREATION, ROUNDS_THOROUGH, WRITERS};
@@ -39,6 +40,19 @@ pub fn fix_time(
 ) -> PyResult<Call> {
     let options = settings::options(settings)?.or_raise(py)?;
     Ok(Call::shown(async move { bucketq::fix_time(&url, only_look, options).await }))
+}
+
+/// Changes how far the clocks of its processes may differ.
+#[pyfunction]
+pub fn set_max_skew(
+    py: Python<'_>,
+    url: String,
+    max_skew_ms: u64,
+    settings: &Bound<'_, PyDict>,
+) -> PyResult<Call> {
+    let options = settings::options(settings)?.or_raise(py)?;
+    let max_skew = Duration::from_millis(max_skew_ms);
+    Ok(Call::shown(async move { bucketq::set_max_skew(&url, max_skew, options).await }))
 }
 
 /// Tests the store of this URL, with as many rounds as at creation or with many.

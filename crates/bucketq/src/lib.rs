@@ -64,7 +64,7 @@ pub use crate::noun::query::{
 };
 pub use crate::noun::schedule::{self, Missed, Schedule, Timing};
 pub use crate::noun::{life, settings};
-pub use crate::operate::{check, fix_time, restore};
+pub use crate::operate::{check, fix_time, restore, set_max_skew};
 
 // Compiles the README's example in doc tests.
 #[cfg(doctest)]

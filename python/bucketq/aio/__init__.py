@@ -16,7 +16,17 @@ The synchronous method of the same name documents each method. Cancelling a task
 """
 
 from bucketq._aio_worker import Worker
-from bucketq.aio.file import Atomic, QueueFile, check, fix_time, measure, open, probe, restore
+from bucketq.aio.file import (
+    Atomic,
+    QueueFile,
+    check,
+    fix_time,
+    measure,
+    open,
+    probe,
+    restore,
+    set_max_skew,
+)
 from bucketq.aio.queue import Batch, Job, Jobs, Queue
 
 __all__ = [
@@ -33,4 +43,5 @@ __all__ = [
     "open",
     "probe",
     "restore",
+    "set_max_skew",
 ]

@@ -23,6 +23,7 @@ from bucketq.settings import Source, resolve
 from bucketq.types import (
     POLICY,
     Archives,
+    ChangedSkew,
     CheckReport,
     Collected,
     Commit,
@@ -101,6 +102,19 @@ async def fix_time(
     """Bring the time of a queue file back to the present, as ``bucketq.fix_time``."""
     url, options = resolve(url, settings, arguments)
     return _show.fixed_time(await _native.fix_time(url, only_look, options))
+
+
+async def set_max_skew(
+    url: str | PathLike[str] | None,
+    max_skew: Seconds,
+    /,
+    *,
+    settings: Source | None = None,
+    **arguments: Unpack[Settings],
+) -> ChangedSkew:
+    """Change how far the clocks of the queue file's processes may differ, as ``bucketq.set_max_skew``."""
+    url, options = resolve(url, settings, arguments)
+    return _show.changed_skew(await _native.set_max_skew(url, convert.millis(max_skew, "max_skew"), options))
 
 
 async def measure(

@@ -1,4 +1,4 @@
-"""Commands about a queue file as a whole: export, check, restore, fix-time, collect, history."""
+"""Commands about a queue file as a whole: export, check, restore, fix-time, set-max-skew, collect, history."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import bucketq
 from bucketq import CheckReport, Commit, FixedTime, Invalid, Tally, Unavailable
 from bucketq.cli import _show as show
 from bucketq.cli._app import EXITS, Json, Place, SettingsFile, Url, answer, ask, command, out, say
+from bucketq.cli._words import seconds
 
 PANEL = "Maintenance"
 DAY = 86400.0
@@ -158,6 +159,29 @@ def done_with(told: FixedTime, json: bool) -> None:
         say(f"nothing to do: the newest commit is of {told.was:{STAMP}}, which is not ahead of the present")
     else:
         say(f"commit {told.commit_seq:,} brings {show.plural(told.jobs, 'job')} back to {told.now:{STAMP}}")
+
+
+@command("bucketq set-max-skew 10s", PANEL)
+def set_max_skew(
+    max_skew: Annotated[
+        str,
+        typer.Argument(metavar="DURATION", help="How far clocks may differ: 5s, 250ms.", show_default=False),
+    ],
+    url: Url = None,
+    settings: SettingsFile = None,
+    json: Json = False,
+) -> None:
+    """Change how far the clocks of the queue file's processes may differ, while no worker holds a job.
+
+    Restart all running processes afterwards.
+    """
+    done = bucketq.set_max_skew(url, seconds(max_skew, "DURATION"), settings=settings)
+    if json:
+        answer(show.plain(done))
+    elif done.commit_seq is None:
+        say(f"nothing to do: max_skew is {done.max_skew.total_seconds():g} s already")
+    else:
+        say(f"max_skew is {done.max_skew.total_seconds():g} s, {done.was.total_seconds():g} s before")
 
 
 @command("bucketq collect --grace 3600", PANEL)

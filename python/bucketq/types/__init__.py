@@ -1,6 +1,7 @@
 """Arguments and return values of the API: plain values without I/O."""
 
 from bucketq.types.file import (
+    ChangedSkew,
     CheckReport,
     Collected,
     Commit,
@@ -42,6 +43,7 @@ __all__ = [
     "Attempt",
     "Backoff",
     "Block",
+    "ChangedSkew",
     "Changes",
     "CheckReport",
     "Collected",

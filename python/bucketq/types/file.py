@@ -234,6 +234,16 @@ class FixedTime:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangedSkew:
+    """Result of ``set_max_skew``."""
+
+    was: timedelta
+    max_skew: timedelta
+    commit_seq: int | None
+    """The commit that changed it; None if it was so already."""
+
+
+@dataclass(frozen=True, slots=True)
 class Restored:
     """Result of a restore."""
 

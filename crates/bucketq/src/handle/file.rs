@@ -394,7 +394,7 @@ pub(crate) fn check(door: &Door, op: &Op) -> Result<()> {
     let least = 2 * i64::from(door.info.max_skew_ms);
     if let Some(lease_ms) = op.parts().iter().filter_map(Op::lease_ms).find(|ms| *ms <= least) {
         return Err(Error::invalid(format!(
-            "a lease of {lease_ms} ms is too short: it must be longer than {least} ms, twice the max_skew of this queue file"
+            "a lease of {lease_ms} ms is too short: it must be longer than {least} ms, twice the max_skew of this queue file; `bucketq set-max-skew` changes that"
         )));
     }
     Ok(())

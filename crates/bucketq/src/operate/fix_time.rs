@@ -23,7 +23,7 @@ use crate::state::db::{self, BroughtBack, Db, Limits};
 use crate::state::pages::{PAGE, PageFile};
 
 /// Connections used to ask the store for its time.
-const CONNECTIONS: usize = 4;
+pub(super) const CONNECTIONS: usize = 4;
 
 /// The time of a queue file, and what was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -96,13 +96,7 @@ async fn run(
     loop {
         let before = restoring.before().await?;
         let Some(head) = before.head.clone() else {
-            return Err(Error::new(
-                Code::Corrupt,
-                format!(
-                    "{} cannot be read, so the time of the queue file is unknown: restore the queue file",
-                    keys::head(name)
-                ),
-            ));
+            return Err(unreadable(name));
         };
         let now_ms = restoring.now_ms().await?;
         let mut done = FixedTime {
@@ -134,7 +128,7 @@ async fn run(
             Err(FetchError::Error(error)) => return Err(error),
         };
         let body = Bytes::from(base::encode(&sound.pages)?);
-        if let Some(fixed) = publish(&mut restoring, before, sound, body).await? {
+        if let Some(fixed) = publish(&mut restoring, before, sound, body, |_| {}).await? {
             tracing::info!(name, commit_seq = fixed, "brought the time of a queue file back to the present");
             let BroughtBack { leases, jobs, schedules } = brought;
             done = FixedTime { commit_seq: Some(fixed), leases, jobs, schedules, ..done };
@@ -143,21 +137,31 @@ async fn run(
     }
 }
 
-/// Replaces the state that was read; returns none if another commit was faster.
-async fn publish(
+pub(super) fn unreadable(name: &str) -> Error {
+    let text = format!(
+        "{} cannot be read, so the time of the queue file is unknown: restore the queue file",
+        keys::head(name)
+    );
+    Error::new(Code::Corrupt, text)
+}
+
+/// Replaces the state that was read, with a changed HEAD; returns none if another commit was faster.
+pub(super) async fn publish(
     restoring: &mut Restoring,
     before: Before,
     sound: Sound,
     body: Bytes,
+    change: impl FnOnce(&mut Head) + Send,
 ) -> Result<Option<u64>> {
     restoring.take(sound, body);
     let (known, _) = restoring.known(before.head.as_ref()).await?;
-    let head = restoring.next(&before, known).await?;
+    let mut head = restoring.next(&before, known).await?;
+    change(&mut head);
     let expect = before.version.map_or(Expect::Absent, Expect::Is);
     match restoring.send(&head, &expect).await? {
         Sent::Stored => Ok(Some(head.commit_seq)),
         Sent::Lost if restoring.is_late() => {
-            let what = "other writers committed during every try to fix the time: stop them first";
+            let what = "other writers committed during every try: stop them first";
             Err(Error::new(Code::Contended, what))
         }
         Sent::Lost => {
