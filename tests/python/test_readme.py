@@ -103,10 +103,10 @@ def test_every_command_that_a_page_for_users_names_exists(environ):
     commands = set(re.findall(r"^│ ([a-z-]+) ", helps, re.MULTILINE))
     for page in ("README.md", "docs/questions.md", "docs/production.md"):
         text = (ROOT / page).read_text()
-        blocks = re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)
-        code = "\n".join(
-            [*blocks, *re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))]
-        )
+        blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+        prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+        code = "\n".join([text for kind, text in blocks if kind not in {"python", "rust"}])
+        code += "\n" + "\n".join(re.findall(r"`([^`\n]+)`", prose))
         named = re.findall(r"(?:^|\s|/)bucketq ([a-z][a-z-]*)", code)
         assert named
         assert set(named) <= commands, page
