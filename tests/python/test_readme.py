@@ -110,3 +110,10 @@ def test_every_command_that_a_page_for_users_names_exists(environ):
         named = re.findall(r"(?:^|\s|/)bucketq ([a-z][a-z-]*)", code)
         assert named
         assert set(named) <= commands, page
+
+
+def test_the_index_of_the_docs_has_every_page():
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "moving").glob("*.md")]
+    names = {page.relative_to(ROOT / "docs").as_posix() for page in pages}
+    assert names - {"README.md"} <= set(re.findall(r"\]\(([^)#]+)", index))
