@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -110,6 +111,34 @@ def test_every_command_that_a_page_for_users_names_exists(environ):
         named = re.findall(r"(?:^|\s|/)bucketq ([a-z][a-z-]*)", code)
         assert named
         assert set(named) <= commands, page
+
+
+def test_the_picture_shows_what_the_command_shows_and_loads_nothing(tmp_path):
+    words = [
+        "queue",
+        "scheduled",
+        "ready",
+        "leased",
+        "done",
+        "dead",
+        "cancelled",
+        "waiting",
+        "emails",
+        "reports",
+    ]
+    assert "](docs/stats.svg)" in README
+    subprocess.run(
+        [sys.executable, ROOT / "docs" / "picture.py", tmp_path / "new.svg"], check=True, timeout=PATIENCE
+    )
+    for picture in (ROOT / "docs" / "stats.svg", tmp_path / "new.svg"):
+        drawn = ElementTree.parse(picture)
+        texts = [
+            text.text.replace("\xa0", " ").strip() for text in drawn.iter("{http://www.w3.org/2000/svg}text")
+        ]
+        assert [text for text in texts if text in words] == words
+        assert any("per second" in text for text in texts)
+        source = picture.read_text()
+        assert not re.search(r"url\((?!#)|href|@import|/tmp", source)
 
 
 def test_the_index_of_the_docs_has_every_page():
