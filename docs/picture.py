@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -20,7 +21,7 @@ from rich.text import Text
 
 import bucketq
 
-COLUMNS, LINES, SECONDS = 84, 14, 5.0
+COLUMNS, LINES, UPDATES = 84, 14, 4
 FRAME = re.compile(r"(?:\r?\x1b\[1A|\x1b\[2K)+")
 HIDDEN = re.compile(r"\x1b\[\?25[lh]")
 SHAPE = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{unique_id}">
@@ -68,15 +69,14 @@ def watched(url: str) -> str:
     environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(LINES)}
     with subprocess.Popen(program, stdin=follower, stdout=follower, stderr=follower, env=environ) as process:
         os.close(follower)
-        stop = threading.Timer(SECONDS, process.send_signal, (signal.SIGINT,))
-        stop.start()
-        parts = []
-        try:
+        shown, ended = b"", False
+        with suppress(OSError):  # Linux reports the end of a terminal like this.
             while part := os.read(leader, 65536):
-                parts.append(part)
-        except OSError:
-            pass  # Linux reports the end of a terminal like this.
-    drawn = HIDDEN.sub("", b"".join(parts).decode()).replace("\r\n", "\n")
+                shown += part
+                if shown.count(b"per second") >= UPDATES and not ended:
+                    process.send_signal(signal.SIGINT)
+                    ended = True
+    drawn = HIDDEN.sub("", shown.decode()).replace("\r\n", "\n")
     return next(frame for frame in reversed(FRAME.split(drawn)) if "per second" in frame)
 
 
