@@ -12,6 +12,7 @@ from servers import ROOT
 
 PAGES = [
     "quickstart",
+    "questions",
     "tasks",
     "workers",
     "policies",

@@ -124,12 +124,6 @@ def test_examples_in_docstrings_run():
     assert ran >= 8
 
 
-def test_the_example_of_the_readme_runs(capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    exec(example, {})
-    assert capsys.readouterr().out == "sending to ada@example.org\n"
-
-
 def test_what_the_type_checker_has_seen_runs():
     assert blocking("memory://typed") == ["ada@example.org", "eve@example.org", "bob@example.org", "state"]
 
