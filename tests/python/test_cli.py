@@ -49,6 +49,21 @@ def test_every_command_has_a_help_with_an_example(command):
         assert max(map(len, text.splitlines())) <= 80
 
 
+def test_it_says_its_version(command):
+    assert command("--version") == f"bucketq {bucketq.__version__}\n"
+
+
+def test_the_queue_file_may_be_named_before_the_command(command):
+    url = command.environ.pop("BUCKETQ_URL")
+    command("--url", url, "enqueue", "q", "1")
+    for words in (["--url", url, "stats"], ["stats", "--url", url], ["stats", url]):
+        (stats,) = command.json(*words)
+        assert [queue["name"] for queue in stats["queues"]] == ["q"]
+    assert command.json("--url", url, "stats", url)[0]["queues"] == []  # A queue may have such a name.
+    assert "no_such_file" in command.fails("NotFound", "-u", url, "stats", "--url", f"{url}-other")
+    assert "BUCKETQ_URL" in command.fails("Invalid", "stats")
+
+
 def test_a_job_from_enqueue_to_its_result(process):
     process("init")
     id = process("enqueue", "emails", '{"to": "ada"}').strip()

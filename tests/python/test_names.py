@@ -5,6 +5,9 @@ import importlib
 import inspect
 import pkgutil
 import re
+import subprocess
+import sys
+from importlib import metadata
 
 import pytest
 
@@ -55,6 +58,25 @@ def test_functions_take_the_same_arguments_on_both_faces(name):
 def test_every_name_of_asyncio_is_also_blocking():
     assert set(aio.__all__) <= set(bucketq.__all__)
     assert sorted(bucketq.__all__, key=lambda name: (not name.isupper(), name)) == bucketq.__all__
+
+
+AFTER_IMPORT = """
+import sys, bucketq
+print(bucketq.__version__)
+print(sorted({"bucketq.aio", "bucketq.testing"} & set(sys.modules)))
+print(bucketq.aio.open.__module__, bucketq.testing.eager.__module__, bucketq.fit.__name__)
+print(hasattr(bucketq, "nonsense"))
+"""
+
+
+def test_the_version_and_the_modules_are_there_after_the_import_alone():
+    out = subprocess.check_output([sys.executable, "-c", AFTER_IMPORT], text=True)
+    version, loaded, modules, nonsense = out.splitlines()
+    assert version == metadata.version("bucketq") == bucketq.__version__
+    assert loaded == "[]"
+    assert modules == "bucketq.aio.file bucketq.testing bucketq.fit"
+    assert nonsense == "False"
+    assert {"__version__", "aio", "testing", "App"} <= set(dir(bucketq))
 
 
 def test_the_errors_are_those_of_the_engine():

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -24,10 +24,12 @@ from bucketq.cli._ask import typed
 from bucketq.cli._show import plainly, safe
 from bucketq.types import Settings
 
+HELP = """Job queues in object storage: one queue file, any number of queues.
+
+Name the queue file with [bold]--url[/] or BUCKETQ_URL: s3://bucket/path/name, a path, or memory://name."""
+
 app = typer.Typer(
     name="bucketq",
-    help="Job queues in object storage: one queue file, any number of queues.\n\n"
-    "Name the queue file with [bold]--url[/] or BUCKETQ_URL: s3://bucket/path/name, a path, or memory://name.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -82,6 +84,18 @@ INTERRUPTED = 130
 """The exit code that shells use for SIGINT."""
 
 
+def tell_version(wanted: bool) -> None:
+    """Print the version and end, if the option is given."""
+    if wanted:
+        say(f"bucketq {bucketq.__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", help="Print the version.", callback=tell_version, is_eager=True)
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Location and settings of the queue file. A command with a parameter ``place`` gets these fields as options."""
@@ -90,6 +104,12 @@ class Place:
     settings: SettingsFile = None
     mode: Mode = None
     cache: Cache = None
+
+    def before(self, other: Place) -> Place:
+        """Return this place; a field that is not given has the value it has in the other one."""
+        return Place(
+            *(getattr(other if getattr(self, one.name) is None else self, one.name) for one in fields(Place))
+        )
 
     def at(self, url: str | None) -> Place:
         """Return the same place, with the URL from the argument if it is given."""
@@ -123,10 +143,14 @@ def placed(function: Callable[..., None]) -> Callable[..., None]:
     all = [
         part for one in signature.parameters.values() for part in (parts if one.name == "place" else [one])
     ]
+    all.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
 
     @wraps(function)
-    def taking_parts(**given: Any) -> None:
-        function(place=Place(*(given.pop(part.name) for part in parts)), **given)
+    def taking_parts(context: typer.Context, **given: Any) -> None:
+        place = Place(*(given.pop(part.name) for part in parts))
+        # The options before the name of the command are those of the context around its own.
+        context.obj = place if context.obj is None else place.before(context.obj)
+        function(place=context.obj, **given)
 
     # Typer reads both.
     taking_parts.__annotations__ = {one.name: one.annotation for one in all}
@@ -134,6 +158,12 @@ def placed(function: Callable[..., None]) -> Callable[..., None]:
         [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in all]
     )
     return taking_parts
+
+
+@app.callback(help=HELP)
+@placed
+def whole(version: Version = False, *, place: Place) -> None:
+    """Take the options that stand before the name of a command: its context has them."""
 
 
 def answer(value: Any) -> None:

@@ -32,7 +32,10 @@ def init(*, place: Place, json: Json = False) -> None:
 
 @command("bucketq stats --watch", "Queue file")
 def stats(
-    queue: Annotated[str | None, typer.Argument(help="Only this queue.", show_default=False)] = None,
+    queue: Annotated[
+        str | None,
+        typer.Argument(help="Only this queue; or the queue file, as a URL or a path.", show_default=False),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Update until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option(help="Seconds between two updates.", min=0.1)] = EVERY,
     *,
@@ -40,6 +43,8 @@ def stats(
     json: Json = False,
 ) -> None:
     """Show the number of jobs of each queue by state."""
+    if queue is not None and place.url is None and is_url(queue):
+        place, queue = place.at(queue), None
     with place.open() as file:
         if not watch:
             now = file.stats()
@@ -52,6 +57,11 @@ def stats(
                 facts=lambda now: facts(file, now, queue),
                 picture=lambda now: picture(file, now, queue),
             )
+
+
+def is_url(text: str) -> bool:
+    """Return True for a URL or a path with a directory, which few queues have as a name."""
+    return "://" in text or text.startswith(("/", "./", "../"))
 
 
 def chosen(now: Stats, queue: str | None) -> list[Any]:
