@@ -15,6 +15,7 @@ from bucketq._atomic import AtomicBase
 from bucketq._lease import Lease
 from bucketq._listening import Listening, Thread, watch
 from bucketq._native import Op
+from bucketq._spelled import spelled
 from bucketq.events import OnEvent
 from bucketq.measured import Measured, Progress, Workload, measured_of, workload_of
 from bucketq.metrics import METRICS_AGE, Metrics, metrics_of
@@ -48,6 +49,7 @@ from bucketq.types import (
 __all__ = ["Atomic", "QueueFile", "check", "fix_time", "measure", "open", "probe", "restore"]
 
 
+@spelled(Settings)
 def open(
     url: str | PathLike[str] | None = None,
     *,
@@ -71,6 +73,7 @@ def open(
     return QueueFile(_listening.start(_native.open(url, options).wait(), on_event, Thread), url)
 
 
+@spelled(Settings)
 def probe(
     url: str | PathLike[str] | None = None,
     *,
@@ -87,6 +90,7 @@ def probe(
     return _show.report(_native.probe(url, thorough, options).wait())
 
 
+@spelled(Settings)
 def check(
     url: str | PathLike[str] | None = None, *, settings: Source | None = None, **arguments: Unpack[Settings]
 ) -> CheckReport:
@@ -102,6 +106,7 @@ def check(
     return _show.checked(_native.check(url, options).wait())
 
 
+@spelled(Settings)
 def restore(
     url: str | PathLike[str] | None,
     image: str | PathLike[str],
@@ -118,6 +123,7 @@ def restore(
     return _show.restored(_native.restore(url, image, options).wait())
 
 
+@spelled(Settings)
 def fix_time(
     url: str | PathLike[str] | None = None,
     *,
@@ -135,6 +141,7 @@ def fix_time(
     return _show.fixed_time(_native.fix_time(url, only_look, options).wait())
 
 
+@spelled(Settings)
 def measure(
     url: str | PathLike[str] | None = None,
     *,

@@ -14,6 +14,7 @@ from bucketq._job import BatchBase, JobBase
 from bucketq._listening import Thread, watch
 from bucketq._native import Leave, Op
 from bucketq._op import swallowed
+from bucketq._spelled import spelled
 from bucketq.errors import Error
 from bucketq.events import Loss
 from bucketq.types import (
@@ -169,6 +170,7 @@ class Queue:
         self.name = name
         """The queue's name."""
 
+    @spelled(Extras)
     def enqueue(self, data: Any, **extras: Unpack[Extras]) -> Enqueued:
         """Enqueue a job. It is in the bucket once this returns."""
         return _show.enqueued(_op.send(self._file, self.name, [(data, extras)]).wait())[0]
@@ -348,6 +350,7 @@ class Queue:
         """
         return self._file.drain(self.name, convert.maybe_millis(timeout, "timeout")).wait()
 
+    @spelled(Changes)
     def configure(self, **changes: Unpack[Changes]) -> Policy:
         """Change the named fields of the policy, in one commit for all processes. Returns the new policy."""
         return _policy.policy(self._file.configure(self.name, _policy.changes(changes)).wait())
@@ -356,6 +359,7 @@ class Queue:
         """Return the policy: the rules for all jobs of this queue."""
         return _policy.policy(self._file.policy(self.name).wait())
 
+    @spelled(Extras, without=("delay", "at", "id"))
     def schedule(
         self,
         name: str,

@@ -17,6 +17,7 @@ from typing import Any, Unpack, cast
 
 from bucketq import _convert as convert
 from bucketq import _native
+from bucketq._spelled import spelled
 from bucketq.errors import Invalid
 from bucketq.types import Settings
 
@@ -31,6 +32,7 @@ ALIKE = 0.8
 """A variable this similar to a setting counts as misspelt; others with the prefix may belong to other tools."""
 
 
+@spelled(Settings)
 def load(
     source: Source | None = None,
     /,

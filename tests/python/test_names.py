@@ -1,9 +1,11 @@
 """Names that stand in several places are the same in all of them, and blocking and asyncio differ in nothing else."""
 
 import doctest
+import functools
 import importlib
 import inspect
 import pkgutil
+import pydoc
 import re
 import subprocess
 import sys
@@ -53,6 +55,30 @@ def test_blocking_and_asyncio_take_the_same_arguments(name):
 def test_functions_take_the_same_arguments_on_both_faces(name):
     plain, twin = (inspect.signature(getattr(face, name)) for face in (bucketq, aio))
     assert list(plain.parameters.values()) == list(twin.parameters.values())
+
+
+@pytest.mark.parametrize(
+    ("call", "names"),
+    [
+        *((call, types.Extras) for call in ("Queue.enqueue", "Atomic.enqueue", "New")),
+        *((call, types.Changes) for call in ("Queue.configure", "Atomic.configure")),
+        *((call, types.Settings) for call in FUNCTIONS),
+    ],
+)
+def test_help_lists_every_argument(call, names):
+    for face in (bucketq, aio) if call != "New" else (bucketq,):
+        text = pydoc.plain(pydoc.render_doc(functools.reduce(getattr, call.split("."), face)))
+        assert all(f" {name}: " in text for name in names.__annotations__), text
+        assert "Unpack" not in text
+
+
+def test_help_lists_no_argument_that_is_refused():
+    for face in (bucketq, aio):
+        for call in (face.Queue.schedule, face.Atomic.schedule):
+            names = list(inspect.signature(call).parameters)
+            assert {"cron", "priority", "max_attempts"} < set(names)
+            assert not {"delay", "at", "id", "extras"} & set(names)
+            assert names == list(dict.fromkeys(names))
 
 
 def test_every_name_of_asyncio_is_also_blocking():

@@ -15,6 +15,7 @@ from bucketq._atomic import AtomicBase
 from bucketq._lease import Lease
 from bucketq._listening import Listening, Task, watch
 from bucketq._native import Op
+from bucketq._spelled import spelled
 from bucketq.aio.queue import Batch, Job, OnLeaseLost, Queue
 from bucketq.events import OnEvent
 from bucketq.measured import Measured, Progress, Workload, measured_of, workload_of
@@ -46,6 +47,7 @@ from bucketq.types import (
 )
 
 
+@spelled(Settings)
 async def open(
     url: str | PathLike[str] | None = None,
     *,
@@ -58,6 +60,7 @@ async def open(
     return QueueFile(_listening.start(await _native.open(url, options), on_event, Task), url)
 
 
+@spelled(Settings)
 async def probe(
     url: str | PathLike[str] | None = None,
     *,
@@ -70,6 +73,7 @@ async def probe(
     return _show.report(await _native.probe(url, thorough, options))
 
 
+@spelled(Settings)
 async def check(
     url: str | PathLike[str] | None = None, *, settings: Source | None = None, **arguments: Unpack[Settings]
 ) -> CheckReport:
@@ -78,6 +82,7 @@ async def check(
     return _show.checked(await _native.check(url, options))
 
 
+@spelled(Settings)
 async def restore(
     url: str | PathLike[str] | None,
     image: str | PathLike[str],
@@ -90,6 +95,7 @@ async def restore(
     return _show.restored(await _native.restore(url, image, options))
 
 
+@spelled(Settings)
 async def fix_time(
     url: str | PathLike[str] | None = None,
     *,
@@ -102,6 +108,7 @@ async def fix_time(
     return _show.fixed_time(await _native.fix_time(url, only_look, options))
 
 
+@spelled(Settings)
 async def measure(
     url: str | PathLike[str] | None = None,
     *,
