@@ -61,7 +61,7 @@ def open(
 
     ``on_event`` is called with each event of this process; ``bucketq.events`` lists them.
 
-    Arguments win over ``settings``, a dict or the path of a file; those win over BUCKETQ_* variables.
+    Arguments win over a dict as ``settings``, that over BUCKETQ_* variables, and those over a file as ``settings``.
 
     >>> import bucketq
     >>> with bucketq.open("memory://opened") as file:

@@ -1,4 +1,4 @@
-"""Settings come from arguments, then a dict, then a file, then BUCKETQ_* in the environment.
+"""Settings come from arguments, then a dict, then BUCKETQ_* in the environment, then a file.
 
 >>> from bucketq import settings
 >>> settings.load({"deadline": 10}, environ={"BUCKETQ_DEADLINE": "60", "BUCKETQ_TAIL": "65536"}, create=False)
@@ -51,9 +51,9 @@ def load(
         places.append(("the settings given", source))
     elif source is not None:
         path = os.fspath(source)
+    places.append(("the environment", from_environment(environ)))
     if path is not None:
         places.append((path, read(Path(path))))
-    places.append(("the environment", from_environment(environ)))
     known = ("url", *convert.SETTINGS)
     found: dict[str, Any] = {}
     for where, values in reversed(places):
