@@ -17,6 +17,7 @@ from typing import Any, Unpack, cast
 
 from bucketq import _convert as convert
 from bucketq import _native
+from bucketq._durations import is_duration, milliseconds
 from bucketq._spelled import spelled
 from bucketq.errors import Invalid
 from bucketq.types import Settings
@@ -96,7 +97,10 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             found[name] = text
         elif name in convert.SETTINGS:
             try:
-                found[name] = _native.parse_setting(name, text)
+                lasting = convert.SETTINGS[name].startswith("seconds") and is_duration(text)
+                found[name] = (
+                    milliseconds(text, name) / 1000 if lasting else _native.parse_setting(name, text)
+                )
             except Invalid as error:
                 raise Invalid(f"{variable}: {error.message}", error.code) from None
         elif close := _alike(name):

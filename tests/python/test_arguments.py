@@ -6,8 +6,11 @@ from datetime import datetime, timedelta
 import pytest
 
 import bucketq
-from bucketq import Backoff, New
+from boxes import memory_url
+from bucketq import Backoff, Block, New, Rate, settings
 from patience import PATIENCE
+
+MINUTE_AND_A_HALF = timedelta(seconds=90)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +24,8 @@ def file():
     [
         ({"delay": -1}, "negative"),
         ({"delay": float("nan")}, "finite"),
-        ({"delay": "5"}, "timedelta"),
+        ({"delay": "soon"}, "5min"),
+        ({"delay": [5]}, "timedelta"),
         ({"delay": True}, "timedelta"),
         ({"delay": timedelta.max}, "too long|hundred years|outside"),
         ({"delay": 1e300}, "too long"),
@@ -36,6 +40,8 @@ def file():
         ({"dedup": "x" * 201}, "200"),
         ({"dedup": 5}, "text"),
         ({"dedup_window": 5}, "key"),
+        ({"dedup": "x", "dedup_window": "a while"}, "5min"),
+        ({"expires": "10 parsecs"}, "5min"),
         ({"group": 5}, "text"),
         ({"headers": {"a": 1}}, "text to text"),
         ({"headers": 5}, "text to text"),
@@ -69,6 +75,38 @@ def test_data_that_cannot_be_kept_are_refused(file, data, says):
 def test_data_of_another_kind_than_their_content_type_are_refused(file):
     with pytest.raises(bucketq.Invalid, match="application/pdf"):
         file.queue("q").enqueue({"a": 1}, content_type="application/pdf")
+
+
+@pytest.mark.parametrize("given", [90, 90.0, "90", "90s", "1.5min", "1min 30s", timedelta(seconds=90)])
+def test_a_duration_is_seconds_a_timedelta_or_text_everywhere(given):
+    with bucketq.open(memory_url(), deadline=given, poll_max=given) as file:
+        q = file.queue("q")
+        policy = q.configure(lease=given, keep_for=given, backoff=Backoff.fixed(given))
+        assert (policy.lease, policy.keep_for) == (MINUTE_AND_A_HALF, MINUTE_AND_A_HALF)
+        assert policy.backoff == Backoff.fixed(90.0)
+        assert q.configure(max_pending=100, overflow=Block(given)).overflow == Block(90.0)
+        assert q.configure(rate=Rate(5, per=given)).rate.per == 90
+        q.configure(rate=None)
+        id = q.enqueue("x", delay=given, expires=given, backoff=Backoff.list([given]), dedup="d").id
+        waits = file.get(id)
+        assert waits.run_at - waits.enqueued_at == MINUTE_AND_A_HALF
+        assert q.enqueue("x", dedup="d", dedup_window=given).id == id
+        q.enqueue("now")
+        job = q.claim_one(lease=given, wait=given)
+        job.extend(given)
+        assert job.nack(delay=given) == "scheduled"
+        q.schedule("often", 1, every=given)
+        assert q.schedules()[0].every == MINUTE_AND_A_HALF
+        assert q.counts(max_age=given).counts["scheduled"] == 2
+
+
+@pytest.mark.parametrize("text", ["90", "90s", "1.5min"])
+def test_a_duration_in_the_environment_and_in_a_file_may_have_a_unit(text, tmp_path):
+    assert settings.load(environ={"BUCKETQ_DEADLINE": text}) == {"deadline": 90.0}
+    (tmp_path / "bucketq.toml").write_text(f'deadline = "{text}"\nfsync = "each_commit"')
+    url, says = memory_url(), "`deadline` is 90s there and 5s here"
+    with bucketq.open(url, settings=tmp_path / "bucketq.toml"), pytest.raises(bucketq.Invalid, match=says):
+        bucketq.open(url, deadline="5s", fsync="each_commit")
 
 
 def test_misspelt_names_are_told_the_nearest_one(file):

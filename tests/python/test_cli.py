@@ -331,3 +331,26 @@ def test_the_api_sees_what_the_command_did(command):
     with bucketq.open(command.environ["BUCKETQ_URL"]) as file:
         job = file.get(id)
         assert (job.data, job.priority, job.group, job.dedup) == ({"n": 1}, -5, "g", "d")
+
+
+def test_every_duration_may_have_a_unit(command):
+    id = command("enqueue", "q", "1", "--delay", "2h").strip()
+    assert command.json("ls", "q")[0]["state"] == "scheduled"
+    command("cancel", id)
+    command("enqueue", "q", "2")
+    (job,) = command.json("claim", "q", "--wait", "20s", "--lease", "5min")
+    assert command.json("extend", job["id"], job["token"], "1h30min")[0]["lease"] == 5400
+    assert command.json("nack", job["id"], job["token"], "--delay", "5min")[0]["state"] == "scheduled"
+    command("collect", "--grace", "36h")
+    assert "5min" in command.fails("Invalid", "enqueue", "q", "1", "--delay", "soon")
+    assert "--every" in command.fails("Invalid", "stats", "--watch", "--every", "often")
+    assert "1h30min" in command.fails("Invalid", "worker", "some.module", "--wait", "often")
+
+
+def test_a_job_expires_when_nobody_claims_it(command):
+    id = command("enqueue", "q", "1", "--expires", "1ms").strip()
+    command("enqueue", "q", "2")
+    assert command("claim", "q", "--json")
+    (shown,) = command.json("show", id)
+    assert (shown["state"], shown["died"]["reason"]) == ("dead", "expired")
+    assert "5min" in command.fails("Invalid", "enqueue", "q", "1", "--expires", "soon")

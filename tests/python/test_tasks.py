@@ -361,7 +361,7 @@ def test_periodic_tasks_become_schedules_when_a_worker_starts(app, caplog):
     def nightly():
         return 1
 
-    @app.every(60)
+    @app.every("1min")
     @app.task(queue="minutes")
     def often():
         return 2

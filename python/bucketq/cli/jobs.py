@@ -53,7 +53,7 @@ def enqueue(
         typer.Option("--lines", help="Many jobs: a file with one JSON value per line; - for standard input."),
     ] = None,
     delay: Annotated[
-        float | None, typer.Option(help="Seconds from now before it runs.", show_default=False)
+        str | None, typer.Option(help="How long from now before it runs: 5min.", show_default=False)
     ] = None,
     priority: Annotated[int, typer.Option(help="Lower runs first.")] = 0,
     attempts: Annotated[
@@ -95,7 +95,7 @@ def enqueue(
 ) -> None:
     """Enqueue one job, or many."""
     given = {
-        "delay": delay,
+        "delay": None if delay is None else words.seconds(delay, "--delay"),
         "priority": priority,
         "max_attempts": attempts,
         "dedup": dedup,

@@ -39,7 +39,7 @@ def claim(
             show_default=False,
         ),
     ] = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for a job.")] = 0,
+    wait: Annotated[str, typer.Option(help="How long to wait for a job: 20s.")] = "0",
     worker: Annotated[str | None, typer.Option(help="The name of the worker.", show_default=False)] = None,
     job_id: Annotated[
         str | None, typer.Option("--id", help="Claim this job, if it can be claimed.", show_default=False)
@@ -58,7 +58,9 @@ def claim(
     """
     with place.open() as file:
         held = POLICY if lease is None else words.seconds_or_none(lease, "--lease")
-        job = file.queue(queue).claim_one(id=job_id, lease=held, wait=wait, worker=worker, ack=ack)
+        job = file.queue(queue).claim_one(
+            id=job_id, lease=held, wait=words.seconds(wait, "--wait"), worker=worker, ack=ack
+        )
         if job is None:
             if not json:
                 complain(f"no job in {queue}")
@@ -115,7 +117,7 @@ def nack(
     token: Token,
     error: Annotated[str | None, typer.Option(help="Why it failed.", show_default=False)] = None,
     delay: Annotated[
-        float | None, typer.Option(help="Seconds before it runs again.", show_default=False)
+        str | None, typer.Option(help="How long before it runs again: 5min.", show_default=False)
     ] = None,
     reject: Annotated[bool, typer.Option("--reject", help="It can never succeed: dead at once.")] = False,
     release: Annotated[
@@ -126,6 +128,7 @@ def nack(
     json: Json = False,
 ) -> None:
     """End a failed attempt: the job runs again later, or is dead."""
+    pause = None if delay is None else words.seconds(delay, "--delay")
     if reject and release:
         raise Invalid("--reject and --release exclude each other: give one of them")
     with place.open() as file:
@@ -136,7 +139,7 @@ def nack(
             file.release(id, token)
             state = "ready"
         else:
-            state = file.nack(id, token, error, delay=delay)
+            state = file.nack(id, token, error, delay=pause)
     answer({"id": id, "state": state}) if json else say(f"{id} is {state}")
 
 
@@ -144,12 +147,13 @@ def nack(
 def extend(
     id: JobId,
     token: Token,
-    lease: Annotated[float, typer.Argument(help="Seconds from now.", show_default=False)],
+    lease: Annotated[str, typer.Argument(help="How long from now: 90s, 5min.", show_default=False)],
     *,
     place: Place,
     json: Json = False,
 ) -> None:
     """Extend the lease of a claimed job."""
     with place.open() as file:
-        file.extend(id, token, lease)
-    answer({"id": id, "lease": lease}) if json else say(f"the lease of {id} ends {lease:g} s from now")
+        seconds = words.seconds(lease, "the lease")
+        file.extend(id, token, seconds)
+    answer({"id": id, "lease": seconds}) if json else say(f"the lease of {id} ends {seconds:g} s from now")

@@ -181,7 +181,7 @@ class App:
         name: str | None = None,
         queue: str = "default",
     ) -> PeriodicDecorator:
-        """Enqueue a task periodically: by a cron expression, ``"0 2 * * *"``, or at an interval in seconds.
+        """Enqueue a task periodically: by a cron expression, ``"0 2 * * *"``, or at an interval, ``"5min"``.
 
         The worker creates the schedule when it starts. A function that is not a task yet becomes one, with ``name``
         and ``queue``.
