@@ -1,5 +1,6 @@
 """Wrong arguments are rejected, each with its own error, before any request is sent."""
 
+import pickle
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from datetime import datetime, timedelta
 
@@ -209,7 +210,6 @@ def test_calls_that_make_no_sense_are_refused(file, call):
 
 
 def test_an_error_survives_pickling():
-    import pickle
 
     error = pickle.loads(pickle.dumps(bucketq.LeaseLost("gone", "lease_lost")))
     assert (type(error), str(error), error.code) == (bucketq.LeaseLost, "gone [lease_lost]", "lease_lost")
@@ -221,6 +221,41 @@ def test_a_full_mailbox_says_so():
         refused, waiting = wait(claims, timeout=PATIENCE, return_when=FIRST_COMPLETED)
         (error,) = [claim.exception() for claim in refused]
         assert isinstance(error, bucketq.QueueFull)
-        assert error.code == "mailbox_full"
+        assert (error.code, error.limit) == ("mailbox_full", 1)
         file.close()
         assert isinstance(waiting.pop().exception(60), bucketq.Closed)
+
+
+def failed(call):
+    with pytest.raises(bucketq.Error) as caught:
+        call()
+    return caught.value
+
+
+def test_an_error_has_the_queue_the_job_and_the_limit_that_its_message_names():
+    name = 'mail "to" \\ Zoë\n'
+    with bucketq.open(memory_url(), max_file=256 * 1024, max_payload=100_000, mailbox_bytes=150_000) as file:
+        q = file.queue(name)
+        id = q.enqueue("x").id
+        for call in (lambda: q.requeue(id), lambda: file.ack(id, "1" * 32)):
+            error = failed(call)
+            assert (error.id, error.queue, error.limit) == (id, None, None)
+        error = failed(lambda: q.enqueue("y", id=id))
+        assert (error.code, error.id, error.queue) == ("id_taken", id, name)
+        error = failed(lambda: q.enqueue(b"x" * 100_001))
+        assert (error.code, error.limit, error.queue) == ("payload_too_large", 100_000, None)
+        q.configure(max_pending=1)
+        error = failed(lambda: q.enqueue("x"))
+        assert (error.code, error.queue, error.limit) == ("queue_full", name, 1)
+        error = failed(lambda: q.enqueue_many(["x", "y"]))
+        assert (error.code, error.queue, error.limit) == ("queue_full", name, 1)
+        q.configure(overflow=Block(0))
+        error = failed(lambda: q.enqueue("x"))
+        assert (error.code, error.queue, error.limit) == ("blocked", name, 1)
+        q.drain(timeout=0)
+        error = failed(lambda: q.enqueue("x"))
+        assert (error.code, error.queue) == ("draining", name)
+        error = failed(lambda: [file.queue("large").enqueue(b"x" * 99_000) for _ in range(4)])
+        assert (error.code, error.limit) == ("file_full", 256 * 1024)
+        error = pickle.loads(pickle.dumps(error))
+        assert (error.limit, error.queue, error.id) == (256 * 1024, None, None)

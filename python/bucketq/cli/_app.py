@@ -214,7 +214,10 @@ def fail(error: Error, *, as_json: bool) -> int:
     """Print an error. Returns its exit code."""
     kind = type(error).__name__
     if as_json:
-        told = {"error": kind, "code": error.code, "message": error.message, "advice": error.advice}
+        told: dict[str, Any] = {"error": kind, "code": error.code, "message": error.message}
+        told["advice"] = error.advice
+        named = {"queue": error.queue, "id": error.id, "limit": error.limit}
+        told |= {name: value for name, value in named.items() if value is not None}
         sys.stderr.write(json.dumps(told) + "\n")
     else:
         notes: list[str] = getattr(error, "__notes__", [])
