@@ -15,7 +15,7 @@ from bucketq._listening import Thread, watch
 from bucketq._native import Leave, Op
 from bucketq._op import swallowed
 from bucketq._spelled import spelled
-from bucketq.errors import Error
+from bucketq.errors import Error, NotFound
 from bucketq.events import Loss
 from bucketq.types import (
     POLICY,
@@ -332,8 +332,14 @@ class Queue:
         return self._file.call(Op.delete(id, leased)).wait()
 
     def purge(self, states: Iterable[State]) -> int:
-        """Delete the jobs that are in these states now, a few thousand per commit. Returns how many."""
-        return self._file.purge(self.name, convert.names(states, "states")).wait()
+        """Delete the jobs that are in these states now, a few thousand per commit. Returns how many.
+
+        A queue that nobody has created has none.
+        """
+        try:
+            return self._file.purge(self.name, convert.names(states, "states")).wait()
+        except NotFound as error:
+            return _op.none_there(error)
 
     def pause(self) -> None:
         """Stop handing out jobs until ``resume``."""

@@ -138,6 +138,44 @@ def test_data_are_json_or_text_or_bytes(command):
         assert claimed | expected == claimed
 
 
+@pytest.mark.parametrize("text", ["[1, 2", '{"to": "ada",}', '"half', '{"a": 1} {"b": 2}'])
+def test_data_that_resemble_json_and_are_not_get_a_warning(command, text):
+    command("enqueue", "q", text)
+    assert "not JSON" in command.err
+    (claimed,) = command.json("claim", "q")
+    assert (claimed["payload"], claimed["payload_type"]) == (text, "text/plain")
+    command("enqueue", "q", text, "--content-type", "text/plain")
+    assert command.err == ""
+    command("enqueue", "q", "plain words")
+    assert command.err == ""
+
+
+@pytest.mark.parametrize("text", ["NaN", '{"a": [1, -Infinity]}', "1e999"])
+def test_a_number_that_json_cannot_hold_is_refused(command, text):
+    assert "JSON" in command.fails("Invalid", "enqueue", "q", text)
+    assert "JSON" in command.fails("Invalid", "enqueue", "q", "--lines", "-", given=f"1\n{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["shows"], "No such command 'shows'"),
+        (["show"], "Missing argument"),
+        (["stats", "--wach"], "--watch"),
+        (["ls", "-n", "many"], "many"),
+        (["--mode", "lokal", "ls"], "lokal"),
+        (["show", "xyz"], "UUID"),
+        (["claim", "q", "--wait", "soon"], "5min"),
+    ],
+)
+def test_a_usage_error_has_the_exit_code_of_a_wrong_call_and_is_json_if_wanted(command, words, says):
+    command("init")
+    assert says in command.fails("Invalid", *words)
+    error = json.loads(command.fails("Invalid", *words, "--json"))
+    assert (error["error"], error["code"]) == ("Invalid", "argument")
+    assert says in error["message"]
+
+
 def test_looking_after_jobs(command):
     first, second = (command("enqueue", "q", "1").strip() for _ in range(2))
     assert command.json("cancel", first) == [{"id": first, "was": "ready"}]

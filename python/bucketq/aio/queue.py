@@ -14,7 +14,7 @@ from bucketq._job import BatchBase, JobBase
 from bucketq._listening import Task, watch
 from bucketq._native import Leave, Op
 from bucketq._spelled import spelled
-from bucketq.errors import Error
+from bucketq.errors import Error, NotFound
 from bucketq.events import Loss
 from bucketq.types import (
     POLICY,
@@ -322,8 +322,14 @@ class Queue:
         return await self._file.call(Op.delete(id, leased))
 
     async def purge(self, states: Iterable[State]) -> int:
-        """Delete the jobs that are in these states now, a few thousand per commit. Returns how many."""
-        return await self._file.purge(self.name, convert.names(states, "states"))
+        """Delete the jobs that are in these states now, a few thousand per commit. Returns how many.
+
+        A queue that nobody has created has none.
+        """
+        try:
+            return await self._file.purge(self.name, convert.names(states, "states"))
+        except NotFound as error:
+            return _op.none_there(error)
 
     async def pause(self) -> None:
         """Stop handing out jobs until ``resume``."""

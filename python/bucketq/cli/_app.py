@@ -251,10 +251,12 @@ def run(arguments: Sequence[str] | None) -> int:
         sys.stdout = None
         return 0
     except Exception as error:
-        # Typer's own errors have a method to show them; anything else is a bug, and its traceback helps.
-        show = getattr(error, "show", None)
-        if show is None:
+        # Typer's own errors have a method that explains them; anything else is a bug, and its traceback helps.
+        explain = getattr(error, "format_message", None)
+        if explain is None:
             raise
+        if "--json" in words:
+            return fail(errors.Invalid(explain()), as_json=True)
         from typer import rich_utils
 
         rich_utils.rich_format_error(error)  # type: ignore[arg-type]
