@@ -57,6 +57,15 @@ LIMITS = {
 """For the codes of limits: where the message says the limit, and the size of its unit."""
 
 
+ADVICE = {
+    "there are no credentials": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, choose a profile with AWS_PROFILE, "
+    "or give the settings access_key and secret_key; on AWS, give the machine a role.",
+    "Read-only file system": "Mount the directory writable. If you only want to read, open the queue file with "
+    "read_only=True, or set BUCKETQ_READ_ONLY=true.",
+}
+"""For words in the message of a ``denied`` error: advice that fits better than that for the code."""
+
+
 def _queue(message: str) -> str | None:
     """Return the queue that the message names."""
     found = QUEUE.search(message)
@@ -103,7 +112,16 @@ class Error(Exception):
     @property
     def advice(self) -> str:
         """The next step for the caller or the operator, as docs/errors.md has it for the code."""
+        if self.code == "denied":
+            for words, advice in ADVICE.items():
+                if words in self.message:
+                    return advice
         return _advice().get(self.code, "")
+
+    def add_note(self, note: str) -> None:
+        """Add a note; the engine's advice for the code gives way to advice that fits better."""
+        is_advice = note == f"advice: {_advice().get(self.code)}"
+        super().add_note(f"advice: {self.advice}" if is_advice else note)
 
     def __str__(self) -> str:
         return f"{self.message} [{self.code}]"

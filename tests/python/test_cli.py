@@ -163,7 +163,7 @@ def test_a_number_that_json_cannot_hold_is_refused(command, text):
         (["show"], "Missing argument"),
         (["stats", "--wach"], "--watch"),
         (["ls", "-n", "many"], "many"),
-        (["--mode", "lokal", "ls"], "lokal"),
+        (["--mode", "nowhere", "ls"], "nowhere"),
         (["show", "xyz"], "UUID"),
         (["claim", "q", "--wait", "soon"], "5min"),
     ],

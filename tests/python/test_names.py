@@ -1,9 +1,11 @@
 """Names that stand in several places are the same in all of them, and blocking and asyncio differ in nothing else."""
 
 import doctest
+import errno
 import functools
 import importlib
 import inspect
+import os
 import pkgutil
 import pydoc
 import re
@@ -121,6 +123,26 @@ def test_every_code_leads_to_its_exception():
         error = getattr(bucketq, python)("a message", code)
         assert error.advice == advice
         assert f"| {says} | {advice} |" in page.partition(f"\n| `{code}` ")[2].partition("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (
+            f"cannot write jobs.head: {os.strerror(errno.EROFS)} (os error {errno.EROFS})",
+            "Mount the directory",
+        ),
+        ("there are no credentials for S3: none in the chain", "AWS_PROFILE"),
+        ("cannot write jobs.head: Permission denied", "check its permissions"),
+    ],
+)
+def test_a_refusal_gets_the_advice_for_its_cause(message, says):
+    error = bucketq.Unavailable(message, "denied")
+    assert says in error.advice
+    (general,) = (advice for code, _, _, advice in _native.codes() if code == "denied")
+    error.add_note(f"advice: {general}")
+    error.add_note("because: it is so")
+    assert error.__notes__ == [f"advice: {error.advice}", "because: it is so"]
 
 
 def test_settings_and_extras_are_named_once_everywhere():
