@@ -234,6 +234,8 @@ class Queue:
         The lease lasts ``lease``, by default as long as the policy says; with None it never ends (at most once). It is
         renewed until the job ends, unless ``extend`` is False. ``ack`` ends the jobs in the commit that claims them.
         ``on_lease_lost`` is called on a thread as soon as a lease is lost, with the job and "ran_out" or "taken".
+
+        Closing the handle ends a claim that waits; ``jobs`` makes a loop that another thread can end by itself.
         """
         request = _op.Request([self.name], lease, worker, extend=extend, on_lost=on_lease_lost)
         call = _op.claim(self._file, request, max, wait, ack=ack)
