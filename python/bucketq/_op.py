@@ -243,9 +243,14 @@ def claim(
 def claim_after(file: _native.File, job: JobBase, how: str, end: Op[Any]) -> _native.Call[list[_native.Held]]:
     """End the job and claim one more of those that its claim asked for, in one commit."""
     request = job._request
-    call = file.claim(request.names, 1, *request.term, 0, request.worker, extend=request.extend, ends=end)
+    call = claim_ending(file, request, end)
     telemetry = file.hooks.telemetry
     return call if telemetry is None else telemetry.receive(request.names, telemetry.settle(job, how, call))
+
+
+def claim_ending(file: _native.File, request: Request, end: Op[Any]) -> _native.Call[list[_native.Held]]:
+    """Claim one job in the commit that ends another."""
+    return file.claim(request.names, 1, *request.term, 0, request.worker, extend=request.extend, ends=end)
 
 
 def page(

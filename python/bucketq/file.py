@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self, Unpack, overload
 
 from bucketq import _convert as convert
 from bucketq import _listening, _native, _op, _policy, _show
@@ -236,12 +236,25 @@ class QueueFile:
         jobs = [Job(self._file, held, request, swallow=swallow) for held in call.wait()]
         return Batch(self._file, watch(self._file, jobs, on_lease_lost, Thread))
 
-    def ack(self, id: str, token: str, *, result: Any = None) -> None:
+    @overload
+    def ack(self, id: str, token: str, *, result: Any = None, next: Literal[False] = False) -> None: ...
+    @overload
+    def ack(self, id: str, token: str, *, result: Any = None, next: bool) -> Job | None: ...
+    def ack(self, id: str, token: str, *, result: Any = None, next: bool = False) -> Job | None:
         """Mark a job done by its id and ``Job.token``, from any process.
 
-        The token counts even after the lease has run out, as long as nobody has claimed the job again.
+        The token counts even after the lease has run out, as long as nobody has claimed the job again. With ``next``,
+        that commit also claims one more job of the same queue; returns it, or None when there is none now.
         """
-        Lease(self._file, id, token)._ack(result).wait()
+        lease = Lease(self._file, id, token)
+        done = self.get(id) if next else None
+        if done is None:
+            lease._ack(result).wait()
+            return None
+        request = _op.Request([done.queue], POLICY, None)
+        held = lease._ack_next(result, request).wait()
+        jobs = [Job(self._file, one, request, swallow=False) for one in held]
+        return watch(self._file, jobs, None, Thread)[0] if jobs else None
 
     def nack(self, id: str, token: str, error: object = None, *, delay: Seconds | None = None) -> State:
         """End a failed attempt by id and token: as ``Job.nack``."""

@@ -93,6 +93,20 @@ def test_ending_a_claimed_job_in_every_other_way(command):
     assert "no answer" in command("show", ids[0])
 
 
+def test_an_ack_may_claim_the_next_job(command):
+    command("enqueue", "q", "--lines", "-", given="1\n2\n3\n")
+    (job,) = command.json("claim", "q")
+    (second,) = command.json("ack", job["id"], job["token"], "--next")
+    assert (second["payload"], second["attempt"]) == (2, 1)
+    third = command("ack", second["id"], second["token"], "--next")
+    assert "attempt" in third
+    assert [job["state"] for job in command.json("ls", "q")] == ["done", "done", "leased"]
+    id, token = (line.split()[1] for line in third.splitlines()[:2])
+    assert command("ack", id, token, "--next", exits=EXITS["NotFound"]) == ""
+    assert "no other job" in command.err
+    assert [job["state"] for job in command.json("ls", "q")] == ["done"] * 3
+
+
 def test_a_wrong_token_is_a_lost_lease(command):
     id = command("enqueue", "q", "1").strip()
     command("claim", "q")

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self, Unpack, overload
 
 from bucketq import _convert as convert
 from bucketq import _listening, _native, _op, _policy, _show
@@ -197,12 +197,25 @@ class QueueFile:
         jobs = [Job(self._file, held, request, swallow=swallow) for held in await call]
         return Batch(self._file, watch(self._file, jobs, on_lease_lost, Task))
 
-    async def ack(self, id: str, token: str, *, result: Any = None) -> None:
+    @overload
+    async def ack(self, id: str, token: str, *, result: Any = None, next: Literal[False] = False) -> None: ...
+    @overload
+    async def ack(self, id: str, token: str, *, result: Any = None, next: bool) -> Job | None: ...
+    async def ack(self, id: str, token: str, *, result: Any = None, next: bool = False) -> Job | None:
         """Mark a job done by its id and ``Job.token``, from any process.
 
-        The token counts even after the lease has run out, as long as nobody has claimed the job again.
+        The token counts even after the lease has run out, as long as nobody has claimed the job again. With ``next``,
+        that commit also claims one more job of the same queue; returns it, or None when there is none now.
         """
-        await Lease(self._file, id, token)._ack(result)
+        lease = Lease(self._file, id, token)
+        done = await self.get(id) if next else None
+        if done is None:
+            await lease._ack(result)
+            return None
+        request = _op.Request([done.queue], POLICY, None)
+        held = await lease._ack_next(result, request)
+        jobs = [Job(self._file, one, request, swallow=False) for one in held]
+        return watch(self._file, jobs, None, Task)[0] if jobs else None
 
     async def nack(self, id: str, token: str, error: object = None, *, delay: Seconds | None = None) -> State:
         """End a failed attempt by id and token: as ``Job.nack``."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bucketq import POLICY, Invalid, State
+from bucketq import POLICY, Invalid, Job, State
 from bucketq.cli import _show as show
 from bucketq.cli import _words as words
 from bucketq.cli._app import (
@@ -65,33 +65,38 @@ def claim(
             if not json:
                 complain(f"no job in {queue}")
             raise typer.Exit(NO_JOB)
-        token = job.token
-        if json:
-            body = show.body("payload", job.payload, job.content_type)
-            facts = {
-                "id": job.id,
-                "token": token,
-                "queue": job.queue,
-                "attempt": job.attempt,
-                "fence": job.fence,
-            }
-            answer(facts | {"headers": dict(job.headers)} | body)
-        elif payload:
-            err.print(f"{job.id} {token}")
-            sys.stdout.buffer.write(job.payload)
-            sys.stdout.buffer.flush()
-        else:
-            from rich.table import Table
+        tell(job, payload=payload, as_json=json)
 
-            table = Table.grid(padding=(0, 2, 0, 0))
-            for name, value in (
-                ("id", job.id),
-                ("token", token),
-                ("attempt", f"{job.attempt} of {job.max_attempts}"),
-            ):
-                table.add_row(f"[bold]{name}[/]", value)
-            table.add_row("[bold]payload[/]", show.preview(job.payload))
-            out.print(table, soft_wrap=False)
+
+def tell(job: Job, *, payload: bool = False, as_json: bool = False) -> None:
+    """Print a claimed job with its token."""
+    token = job.token
+    if as_json:
+        body = show.body("payload", job.payload, job.content_type)
+        facts = {
+            "id": job.id,
+            "token": token,
+            "queue": job.queue,
+            "attempt": job.attempt,
+            "fence": job.fence,
+        }
+        answer(facts | {"headers": dict(job.headers)} | body)
+    elif payload:
+        err.print(f"{job.id} {token}")
+        sys.stdout.buffer.write(job.payload)
+        sys.stdout.buffer.flush()
+    else:
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for name, value in (
+            ("id", job.id),
+            ("token", token),
+            ("attempt", f"{job.attempt} of {job.max_attempts}"),
+        ):
+            table.add_row(f"[bold]{name}[/]", value)
+        table.add_row("[bold]payload[/]", show.preview(job.payload))
+        out.print(table, soft_wrap=False)
 
 
 @command("bucketq ack 0192f0c1-... 6f1c... --result '{\"sent\": true}'", "Work")
@@ -101,14 +106,28 @@ def ack(
     result: Annotated[
         str | None, typer.Option(help="The result: JSON, otherwise text.", show_default=False)
     ] = None,
+    next: Annotated[
+        bool, typer.Option("--next", help="In the same commit, claim the next job of its queue.")
+    ] = False,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
-    """Mark a job done."""
+    """Mark a job done.
+
+    With --next, print the next job as claim does. Exit code 3: this one is done, and there is no other.
+    """
     with place.open() as file:
-        file.ack(id, token, result=None if result is None else meant(result, None))
-    answer({"id": id, "state": "done"}) if json else say(f"{id} is done")
+        job = file.ack(id, token, result=None if result is None else meant(result, None), next=next)
+        if job is not None:
+            tell(job, as_json=json)
+            return
+    if not next:
+        answer({"id": id, "state": "done"}) if json else say(f"{id} is done")
+        return
+    if not json:
+        complain("no other job")
+    raise typer.Exit(NO_JOB)
 
 
 @command('bucketq nack 0192f0c1-... 6f1c... --error "no answer" --delay 30', "Work")
