@@ -62,6 +62,21 @@ def test_the_queue_file_may_be_named_before_the_command(command):
     assert command.json("--url", url, "stats", url)[0]["queues"] == []  # A queue may have such a name.
     assert "no_such_file" in command.fails("NotFound", "-u", url, "stats", "--url", f"{url}-other")
     assert "BUCKETQ_URL" in command.fails("Invalid", "stats")
+    # Each command takes it: none acts on the queue file of the environment instead.
+    command.environ["BUCKETQ_URL"] = f"{url}-other"
+    command("init")
+    assert command.json("--url", url, "check")[0]["commits"] != command.json("check")[0]["commits"]
+    assert "1 queue, 1 job" in command("--url", url, "doctor", "--read-only")
+    command("--url", url, "export", "jobs.sqlite")
+    command("--url", f"{url}-third", "restore", "jobs.sqlite", "--yes")
+    assert command.json("ls", "q", "--url", f"{url}-third") == command.json("ls", "q", "--url", url)
+    assert command.json("ls") == []
+    command("--mode", "local", "--cache", "state", "enqueue", "q", "2")
+    assert command.json("ls") == []
+    command("--cache", "state", "sync")
+    assert len(command.json("ls")) == 1
+    assert "completion takes no --url" in command.fails("Invalid", "--url", url, "completion", "bash")
+    assert "doctor takes no --mode" in command.fails("Invalid", "--mode", "local", "doctor")
 
 
 def test_a_job_from_enqueue_to_its_result(process):

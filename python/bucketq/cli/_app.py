@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -105,12 +105,6 @@ class Place:
     mode: Mode = None
     cache: Cache = None
 
-    def before(self, other: Place) -> Place:
-        """Return this place; a field that is not given has the value it has in the other one."""
-        return Place(
-            *(getattr(other if getattr(self, one.name) is None else self, one.name) for one in fields(Place))
-        )
-
     def at(self, url: str | None) -> Place:
         """Return the same place, with the URL from the argument if it is given."""
         if url is not None and self.url is not None and self.url != url:
@@ -143,14 +137,10 @@ def placed(function: Callable[..., None]) -> Callable[..., None]:
     all = [
         part for one in signature.parameters.values() for part in (parts if one.name == "place" else [one])
     ]
-    all.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
 
     @wraps(function)
-    def taking_parts(context: typer.Context, **given: Any) -> None:
-        place = Place(*(given.pop(part.name) for part in parts))
-        # The options before the name of the command are those of the context around its own.
-        context.obj = place if context.obj is None else place.before(context.obj)
-        function(place=context.obj, **given)
+    def taking_parts(**given: Any) -> None:
+        function(place=Place(*(given.pop(part.name) for part in parts)), **given)
 
     # Typer reads both.
     taking_parts.__annotations__ = {one.name: one.annotation for one in all}
@@ -161,9 +151,26 @@ def placed(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @app.callback(help=HELP)
-@placed
-def whole(version: Version = False, *, place: Place) -> None:
-    """Take the options that stand before the name of a command: its context has them."""
+def whole(
+    context: typer.Context,
+    url: Url = None,
+    settings: SettingsFile = None,
+    mode: Mode = None,
+    cache: Cache = None,
+    version: Version = False,
+) -> None:
+    """Let the options before the name of a command count as if they stood behind it."""
+    del version  # Its callback has printed it.
+    values = {"url": url, "settings": settings, "mode": mode, "cache": cache}
+    given = {name: str(value) for name, value in values.items() if value is not None}
+    name = context.invoked_subcommand or ""
+    group: Any = context.command
+    found = group.get_command(context, name)
+    taken = set[str | None]() if found is None else {one.name for one in found.params}
+    for option in given:
+        if found is not None and option not in taken:
+            raise errors.Invalid(f"bucketq {name} takes no --{option}")
+    context.default_map = {name: given}
 
 
 def answer(value: Any) -> None:
