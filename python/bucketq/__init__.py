@@ -75,6 +75,10 @@ from bucketq.types import (
 from bucketq.worker import Reject, Worked, Worker
 
 if TYPE_CHECKING:
+    from bucketq import aio as aio
+    from bucketq import fit as fit
+    from bucketq import tasks as tasks
+    from bucketq import testing as testing
     from bucketq.tasks import (
         PREVIOUS,
         App,
@@ -174,10 +178,25 @@ __all__ = [
     "set_max_skew",
 ]
 
+__version__: str
+"""The version of the installed package."""
+
+MODULES = ("aio", "fit", "tasks", "testing")
+"""Modules that a program can use without importing them by name."""
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Load tasks when a program first uses them: one without tasks starts sooner."""
+        """Load the version, these modules and tasks when a program first uses them: others start sooner."""
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return globals().setdefault(name, version("bucketq"))
+        if name in MODULES:
+            return import_module(f"bucketq.{name}")
         if name in __all__:
             return globals().setdefault(name, getattr(import_module("bucketq.tasks"), name))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *MODULES, "__version__"})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from bucketq import _convert as convert
 from bucketq import _op, _policy, _show
 from bucketq._native import Op
+from bucketq._spelled import spelled
 from bucketq.errors import Invalid
 from bucketq.types import Changes, Extras, Missed, Seconds, State
 
@@ -31,6 +32,7 @@ class AtomicBase:
         # The first job that this atomic ends.
         self._held: _native.Held | None = None
 
+    @spelled(Extras)
     def enqueue(self, queue: str, data: Any, **extras: Unpack[Extras]) -> str:
         """Enqueue a job. Returns the id it will have, unless it is deduplicated.
 
@@ -90,10 +92,12 @@ class AtomicBase:
         """Stop accepting and handing out jobs until ``resume``. Its result is the number of leased jobs."""
         self._add(Op.drain(queue))
 
+    @spelled(Changes)
     def configure(self, queue: str, **changes: Unpack[Changes]) -> None:
         """Change the named fields of a queue's policy."""
         self._add(_op.configure(queue, changes), _policy.policy)
 
+    @spelled(Extras, without=("delay", "at", "id"))
     def schedule(
         self,
         queue: str,

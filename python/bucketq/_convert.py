@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from bucketq import _native
+from bucketq._durations import milliseconds
 from bucketq.errors import Invalid
 
 if TYPE_CHECKING:
@@ -51,8 +52,10 @@ def millis(value: Seconds, what: str) -> int:
     """Return a duration in milliseconds."""
     if isinstance(value, timedelta):
         result = value // MILLISECOND
+    elif isinstance(value, str):
+        result = milliseconds(value, what)
     elif isinstance(value, bool) or not isinstance(value, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise Invalid(f"{what} is {value!r}: give seconds as a number, or a timedelta")
+        raise Invalid(f"{what} is {value!r}: give seconds as a number, text such as '5min', or a timedelta")
     elif not math.isfinite(value):
         raise Invalid(f"{what} is {value!r}: give a finite number of seconds")
     else:
@@ -277,6 +280,6 @@ def native_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def setting(key: str, value: Any) -> Any:
     """Return the value of a setting: durations as milliseconds, paths as text."""
     kind, _, words = SETTINGS[key].partition(" ")
-    if kind == "seconds" and value is not None and not (words and isinstance(value, str)):
+    if kind == "seconds" and value is not None and value not in words.split():
         return millis(value, key)
     return os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bucketq import _convert as convert
 from bucketq._job import Settling
+from bucketq._op import Request, claim_ending
 
 if TYPE_CHECKING:
     from bucketq import _native
@@ -24,6 +25,11 @@ class Lease(Settling):
     @property
     def _proof(self) -> tuple[str, str]:
         return self._token
+
+    def _ack_next(self, result: Any, request: Request) -> _native.Call[list[_native.Held]]:
+        call = claim_ending(self._file, request, self._acked(result))
+        telemetry = self._file.hooks.telemetry
+        return call if telemetry is None else telemetry.receive(request.names, call)
 
     def _extend(self, lease: Seconds) -> _native.Call[None]:
         return self._file.extend(self._proof, convert.millis(lease, "lease"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bucketq import _convert as convert
 from bucketq import _policy as policies
 from bucketq._native import Op
-from bucketq.errors import Error, Invalid, OutcomeUnknown
+from bucketq.errors import Error, Invalid, NotFound, OutcomeUnknown
 from bucketq.types import POLICY, New
 
 if TYPE_CHECKING:
@@ -172,6 +172,13 @@ def redrive(
     return file.redrive(queue, convert.name(to, "to"), most, None if rate is None else str(rate))
 
 
+def none_there(error: NotFound) -> int:
+    """Return 0 if the queue does not exist; raise any other error."""
+    if error.code != "no_such_queue":
+        raise error
+    return 0
+
+
 def lives(
     file: _native.File, queue: str | None, after: int, until: int | None, limit: int
 ) -> _native.Call[Any]:
@@ -236,9 +243,14 @@ def claim(
 def claim_after(file: _native.File, job: JobBase, how: str, end: Op[Any]) -> _native.Call[list[_native.Held]]:
     """End the job and claim one more of those that its claim asked for, in one commit."""
     request = job._request
-    call = file.claim(request.names, 1, *request.term, 0, request.worker, extend=request.extend, ends=end)
+    call = claim_ending(file, request, end)
     telemetry = file.hooks.telemetry
     return call if telemetry is None else telemetry.receive(request.names, telemetry.settle(job, how, call))
+
+
+def claim_ending(file: _native.File, request: Request, end: Op[Any]) -> _native.Call[list[_native.Held]]:
+    """Claim one job in the commit that ends another."""
+    return file.claim(request.names, 1, *request.term, 0, request.worker, extend=request.extend, ends=end)
 
 
 def page(

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bucketq import _convert as convert
 from bucketq._convert import Dict
+from bucketq._durations import MILLISECONDS
 from bucketq.errors import Error, Invalid
 from bucketq.types.life import ArchiveObject, Archives, Life, Lives, ScheduleInfo
-from bucketq.types.policy import MILLISECONDS, Backoff, Block, Overflow, Policy, Rate
+from bucketq.types.policy import Backoff, Block, Overflow, Policy, Rate
 
 if TYPE_CHECKING:
     from datetime import datetime, tzinfo

@@ -15,6 +15,7 @@ from bucketq._atomic import AtomicBase
 from bucketq._lease import Lease
 from bucketq._listening import Listening, Thread, watch
 from bucketq._native import Op
+from bucketq._spelled import spelled
 from bucketq.events import OnEvent
 from bucketq.measured import Measured, Progress, Workload, measured_of, workload_of
 from bucketq.metrics import METRICS_AGE, Metrics, metrics_of
@@ -60,6 +61,7 @@ __all__ = [
 ]
 
 
+@spelled(Settings)
 def open(
     url: str | PathLike[str] | None = None,
     *,
@@ -71,7 +73,7 @@ def open(
 
     ``on_event`` is called with each event of this process; ``bucketq.events`` lists them.
 
-    Arguments win over ``settings``, a dict or the path of a file; those win over BUCKETQ_* variables.
+    Arguments win over a dict as ``settings``, that over BUCKETQ_* variables, and those over a file as ``settings``.
 
     >>> import bucketq
     >>> with bucketq.open("memory://opened") as file:
@@ -83,6 +85,7 @@ def open(
     return QueueFile(_listening.start(_native.open(url, options).wait(), on_event, Thread), url)
 
 
+@spelled(Settings)
 def probe(
     url: str | PathLike[str] | None = None,
     *,
@@ -99,6 +102,7 @@ def probe(
     return _show.report(_native.probe(url, thorough, options).wait())
 
 
+@spelled(Settings)
 def check(
     url: str | PathLike[str] | None = None, *, settings: Source | None = None, **arguments: Unpack[Settings]
 ) -> CheckReport:
@@ -114,6 +118,7 @@ def check(
     return _show.checked(_native.check(url, options).wait())
 
 
+@spelled(Settings)
 def restore(
     url: str | PathLike[str] | None,
     image: str | PathLike[str],
@@ -130,6 +135,7 @@ def restore(
     return _show.restored(_native.restore(url, image, options).wait())
 
 
+@spelled(Settings)
 def fix_time(
     url: str | PathLike[str] | None = None,
     *,
@@ -147,9 +153,10 @@ def fix_time(
     return _show.fixed_time(_native.fix_time(url, only_look, options).wait())
 
 
+@spelled(Settings)
 def set_max_skew(
     url: str | PathLike[str] | None,
-    max_skew: Seconds,
+    value: Seconds,
     /,
     *,
     settings: Source | None = None,
@@ -157,13 +164,15 @@ def set_max_skew(
 ) -> ChangedSkew:
     """Change how far the clocks of the queue file's processes may differ.
 
-    The option ``max_skew`` counts when a queue file is created. Fails while a worker holds a job. Processes that still run fail with ``rolled_back`` and must open the queue file
-    again. If ``url`` is None, the settings name the queue file.
+    The option ``max_skew`` counts when a queue file is created. Fails while a worker holds a job. Processes that still
+    run fail with ``rolled_back`` and must open the queue file again. If ``url`` is None, the settings name the queue
+    file.
     """
     url, options = resolve(url, settings, arguments)
-    return _show.changed_skew(_native.set_max_skew(url, convert.millis(max_skew, "max_skew"), options).wait())
+    return _show.changed_skew(_native.set_max_skew(url, convert.millis(value, "max_skew"), options).wait())
 
 
+@spelled(Settings)
 def measure(
     url: str | PathLike[str] | None = None,
     *,
@@ -258,12 +267,25 @@ class QueueFile:
         jobs = [Job(self._file, held, request, swallow=swallow) for held in call.wait()]
         return Batch(self._file, watch(self._file, jobs, on_lease_lost, Thread))
 
-    def ack(self, id: str, token: str, *, result: Any = None) -> None:
+    @overload
+    def ack(self, id: str, token: str, *, result: Any = None, next: Literal[False] = False) -> None: ...
+    @overload
+    def ack(self, id: str, token: str, *, result: Any = None, next: bool) -> Job | None: ...
+    def ack(self, id: str, token: str, *, result: Any = None, next: bool = False) -> Job | None:
         """Mark a job done by its id and ``Job.token``, from any process.
 
-        The token counts even after the lease has run out, as long as nobody has claimed the job again.
+        The token counts even after the lease has run out, as long as nobody has claimed the job again. With ``next``,
+        that commit also claims one more job of the same queue; returns it, or None when there is none now.
         """
-        Lease(self._file, id, token)._ack(result).wait()
+        lease = Lease(self._file, id, token)
+        done = self.get(id) if next else None
+        if done is None:
+            lease._ack(result).wait()
+            return None
+        request = _op.Request([done.queue], POLICY, None)
+        held = lease._ack_next(result, request).wait()
+        jobs = [Job(self._file, one, request, swallow=False) for one in held]
+        return watch(self._file, jobs, None, Thread)[0] if jobs else None
 
     def nack(self, id: str, token: str, error: object = None, *, delay: Seconds | None = None) -> State:
         """End a failed attempt by id and token: as ``Job.nack``."""

@@ -14,7 +14,8 @@ from bucketq._job import BatchBase, JobBase
 from bucketq._listening import Thread, watch
 from bucketq._native import Leave, Op
 from bucketq._op import swallowed
-from bucketq.errors import Error
+from bucketq._spelled import spelled
+from bucketq.errors import Error, NotFound
 from bucketq.events import Loss
 from bucketq.types import (
     POLICY,
@@ -170,6 +171,7 @@ class Queue:
         self.name = name
         """The queue's name."""
 
+    @spelled(Extras)
     def enqueue(self, data: Any, **extras: Unpack[Extras]) -> Enqueued:
         """Enqueue a job. It is in the bucket once this returns."""
         return _show.enqueued(_op.send(self._file, self.name, [(data, extras)]).wait())[0]
@@ -233,6 +235,8 @@ class Queue:
         The lease lasts ``lease``, by default as long as the policy says; with None it never ends (at most once). It is
         renewed until the job ends, unless ``extend`` is False. ``ack`` ends the jobs in the commit that claims them.
         ``on_lease_lost`` is called on a thread as soon as a lease is lost, with the job and "ran_out" or "taken".
+
+        Closing the handle ends a claim that waits; ``jobs`` makes a loop that another thread can end by itself.
         """
         request = _op.Request([self.name], lease, worker, extend=extend, on_lost=on_lease_lost)
         call = _op.claim(self._file, request, max, wait, ack=ack)
@@ -366,8 +370,14 @@ class Queue:
         return self._file.call(Op.delete(id, leased)).wait()
 
     def purge(self, states: Iterable[State]) -> int:
-        """Delete the jobs that are in these states now, a few thousand per commit. Returns how many."""
-        return self._file.purge(self.name, convert.names(states, "states")).wait()
+        """Delete the jobs that are in these states now, a few thousand per commit. Returns how many.
+
+        A queue that nobody has created has none.
+        """
+        try:
+            return self._file.purge(self.name, convert.names(states, "states")).wait()
+        except NotFound as error:
+            return _op.none_there(error)
 
     def pause(self) -> None:
         """Stop handing out jobs until ``resume``."""
@@ -384,6 +394,7 @@ class Queue:
         """
         return self._file.drain(self.name, convert.maybe_millis(timeout, "timeout")).wait()
 
+    @spelled(Changes)
     def configure(self, **changes: Unpack[Changes]) -> Policy:
         """Change the named fields of the policy, in one commit for all processes. Returns the new policy."""
         return _policy.policy(self._file.configure(self.name, _policy.changes(changes)).wait())
@@ -392,6 +403,7 @@ class Queue:
         """Return the policy: the rules for all jobs of this queue."""
         return _policy.policy(self._file.policy(self.name).wait())
 
+    @spelled(Extras, without=("delay", "at", "id"))
     def schedule(
         self,
         name: str,

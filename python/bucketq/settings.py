@@ -1,4 +1,4 @@
-"""Settings come from arguments, then a dict, then a file, then BUCKETQ_* in the environment.
+"""Settings come from arguments, then a dict, then BUCKETQ_* in the environment, then a file.
 
 >>> from bucketq import settings
 >>> settings.load({"deadline": 10}, environ={"BUCKETQ_DEADLINE": "60", "BUCKETQ_TAIL": "65536"}, create=False)
@@ -17,6 +17,8 @@ from typing import Any, Unpack, cast
 
 from bucketq import _convert as convert
 from bucketq import _native
+from bucketq._durations import is_duration, milliseconds
+from bucketq._spelled import spelled
 from bucketq.errors import Invalid
 from bucketq.types import Settings
 
@@ -31,6 +33,7 @@ ALIKE = 0.8
 """A variable this similar to a setting counts as misspelt; others with the prefix may belong to other tools."""
 
 
+@spelled(Settings)
 def load(
     source: Source | None = None,
     /,
@@ -49,9 +52,9 @@ def load(
         places.append(("the settings given", source))
     elif source is not None:
         path = os.fspath(source)
+    places.append(("the environment", from_environment(environ)))
     if path is not None:
         places.append((path, read(Path(path))))
-    places.append(("the environment", from_environment(environ)))
     known = ("url", *convert.SETTINGS)
     found: dict[str, Any] = {}
     for where, values in reversed(places):
@@ -94,7 +97,10 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             found[name] = text
         elif name in convert.SETTINGS:
             try:
-                found[name] = _native.parse_setting(name, text)
+                lasting = convert.SETTINGS[name].startswith("seconds") and is_duration(text)
+                found[name] = (
+                    milliseconds(text, name) / 1000 if lasting else _native.parse_setting(name, text)
+                )
             except Invalid as error:
                 raise Invalid(f"{variable}: {error.message}", error.code) from None
         elif close := _alike(name):

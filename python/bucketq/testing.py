@@ -22,6 +22,7 @@ from bucketq import _convert as convert
 from bucketq import _native
 from bucketq._listening import Task, Thread, start
 from bucketq._other_api import plain
+from bucketq._spelled import spelled
 from bucketq.errors import Invalid
 from bucketq.events import OnEvent
 from bucketq.file import QueueFile
@@ -68,6 +69,7 @@ class Clock:
         return convert.time(self._clock.now_ms())
 
 
+@spelled(Settings)
 def open(
     *, clock: Clock | None = None, on_event: OnEvent | None = None, **settings: Unpack[Settings]
 ) -> QueueFile:
@@ -76,6 +78,7 @@ def open(
     return QueueFile(start(file, on_event, Thread), "a test")
 
 
+@spelled(Settings)
 async def open_aio(
     *, clock: Clock | None = None, on_event: OnEvent | None = None, **settings: Unpack[Settings]
 ) -> aio.QueueFile:
@@ -102,6 +105,7 @@ def eager(app: App) -> Generator[None]:
         app.eager = before
 
 
+@spelled(Settings)
 @contextmanager
 def use(
     app: App, *, clock: Clock | None = None, on_event: OnEvent | None = None, **settings: Unpack[Settings]

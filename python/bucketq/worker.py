@@ -21,10 +21,10 @@ import inspect
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
 
 from bucketq import _convert as convert
 from bucketq._other_api import awaitable
@@ -32,15 +32,29 @@ from bucketq.errors import Closed, Invalid
 from bucketq.types.policy import POLICY
 
 if TYPE_CHECKING:
+    from bucketq import aio
     from bucketq._listening import OnLost
     from bucketq._working import Working
     from bucketq.file import QueueFile
+    from bucketq.queue import Job
     from bucketq.types import FromPolicy, Seconds
 
 __all__ = ["Reject", "Worked", "Worker"]
 
 Handler = Callable[[Any], Any]
-H = TypeVar("H", bound=Handler)
+Outcome = bool | int | float | str | bytes | bytearray | memoryview | Mapping[Any, Any] | Sequence[Any] | None
+"""The return value of a handler, stored as the job's result. A coroutine is none."""
+F = TypeVar("F", bound="Callable[[Job], Outcome]")
+C = TypeVar("C", bound="Callable[[aio.Job], Coroutine[Any, Any, Outcome]]")
+
+
+class Register(Protocol):
+    """Registers a function that takes a ``bucketq.Job``, or a coroutine function that takes a ``bucketq.aio.Job``."""
+
+    @overload
+    def __call__(self, handler: F, /) -> F: ...
+    @overload
+    def __call__(self, handler: C, /) -> C: ...
 
 
 class Reject(Exception):
@@ -106,9 +120,10 @@ class WorkerBase:
         self._working: Working | None = None
         self._drained = False
 
-    def handles(self, *queues: str, max_run: Seconds | None = None) -> Callable[[H], H]:
+    def handles(self, *queues: str, max_run: Seconds | None = None) -> Register:
         """Register a function or coroutine function that is called with each job of these queues.
 
+        A function gets a ``bucketq.Job``, a coroutine function a ``bucketq.aio.Job``, whichever worker runs it.
         Its return value is stored as the job's result. An exception nacks the job with its text; Reject rejects it.
         After ``max_run``, or that of the queue's policy if it is shorter, the attempt has failed with "timed out": a
         coroutine is cancelled, and a function can see it in ``job.lost``.
@@ -117,7 +132,7 @@ class WorkerBase:
         if not queues or not all(isinstance(queue, str) for queue in queues):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Invalid('name the queues: @worker.handles("emails")')
 
-        def register(handler: H) -> H:
+        def register(handler: Any) -> Any:
             for queue in queues:
                 if queue in self._handlers:
                     raise Invalid(f"queue {queue!r} already has a handler: register only one")

@@ -1,13 +1,17 @@
 """Wrong arguments are rejected, each with its own error, before any request is sent."""
 
+import pickle
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from datetime import datetime, timedelta
 
 import pytest
 
 import bucketq
-from bucketq import Backoff, New
+from boxes import memory_url
+from bucketq import Backoff, Block, New, Rate, settings
 from patience import PATIENCE
+
+MINUTE_AND_A_HALF = timedelta(seconds=90)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +25,8 @@ def file():
     [
         ({"delay": -1}, "negative"),
         ({"delay": float("nan")}, "finite"),
-        ({"delay": "5"}, "timedelta"),
+        ({"delay": "soon"}, "5min"),
+        ({"delay": [5]}, "timedelta"),
         ({"delay": True}, "timedelta"),
         ({"delay": timedelta.max}, "too long|hundred years|outside"),
         ({"delay": 1e300}, "too long"),
@@ -36,6 +41,8 @@ def file():
         ({"dedup": "x" * 201}, "200"),
         ({"dedup": 5}, "text"),
         ({"dedup_window": 5}, "key"),
+        ({"dedup": "x", "dedup_window": "a while"}, "5min"),
+        ({"expires": "10 parsecs"}, "5min"),
         ({"group": 5}, "text"),
         ({"headers": {"a": 1}}, "text to text"),
         ({"headers": 5}, "text to text"),
@@ -69,6 +76,38 @@ def test_data_that_cannot_be_kept_are_refused(file, data, says):
 def test_data_of_another_kind_than_their_content_type_are_refused(file):
     with pytest.raises(bucketq.Invalid, match="application/pdf"):
         file.queue("q").enqueue({"a": 1}, content_type="application/pdf")
+
+
+@pytest.mark.parametrize("given", [90, 90.0, "90", "90s", "1.5min", "1min 30s", timedelta(seconds=90)])
+def test_a_duration_is_seconds_a_timedelta_or_text_everywhere(given):
+    with bucketq.open(memory_url(), deadline=given, poll_max=given) as file:
+        q = file.queue("q")
+        policy = q.configure(lease=given, keep_for=given, backoff=Backoff.fixed(given))
+        assert (policy.lease, policy.keep_for) == (MINUTE_AND_A_HALF, MINUTE_AND_A_HALF)
+        assert policy.backoff == Backoff.fixed(90.0)
+        assert q.configure(max_pending=100, overflow=Block(given)).overflow == Block(90.0)
+        assert q.configure(rate=Rate(5, per=given)).rate.per == 90
+        q.configure(rate=None)
+        id = q.enqueue("x", delay=given, expires=given, backoff=Backoff.list([given]), dedup="d").id
+        waits = file.get(id)
+        assert waits.run_at - waits.enqueued_at == MINUTE_AND_A_HALF
+        assert q.enqueue("x", dedup="d", dedup_window=given).id == id
+        q.enqueue("now")
+        job = q.claim_one(lease=given, wait=given)
+        job.extend(given)
+        assert job.nack(delay=given) == "scheduled"
+        q.schedule("often", 1, every=given)
+        assert q.schedules()[0].every == MINUTE_AND_A_HALF
+        assert q.counts(max_age=given).counts["scheduled"] == 2
+
+
+@pytest.mark.parametrize("text", ["90", "90s", "1.5min"])
+def test_a_duration_in_the_environment_and_in_a_file_may_have_a_unit(text, tmp_path):
+    assert settings.load(environ={"BUCKETQ_DEADLINE": text}) == {"deadline": 90.0}
+    (tmp_path / "bucketq.toml").write_text(f'deadline = "{text}"\nfsync = "each_commit"')
+    url, says = memory_url(), "`deadline` is 90s there and 5s here"
+    with bucketq.open(url, settings=tmp_path / "bucketq.toml"), pytest.raises(bucketq.Invalid, match=says):
+        bucketq.open(url, deadline="5s", fsync="each_commit")
 
 
 def test_misspelt_names_are_told_the_nearest_one(file):
@@ -171,7 +210,6 @@ def test_calls_that_make_no_sense_are_refused(file, call):
 
 
 def test_an_error_survives_pickling():
-    import pickle
 
     error = pickle.loads(pickle.dumps(bucketq.LeaseLost("gone", "lease_lost")))
     assert (type(error), str(error), error.code) == (bucketq.LeaseLost, "gone [lease_lost]", "lease_lost")
@@ -183,6 +221,41 @@ def test_a_full_mailbox_says_so():
         refused, waiting = wait(claims, timeout=PATIENCE, return_when=FIRST_COMPLETED)
         (error,) = [claim.exception() for claim in refused]
         assert isinstance(error, bucketq.QueueFull)
-        assert error.code == "mailbox_full"
+        assert (error.code, error.limit) == ("mailbox_full", 1)
         file.close()
         assert isinstance(waiting.pop().exception(60), bucketq.Closed)
+
+
+def failed(call):
+    with pytest.raises(bucketq.Error) as caught:
+        call()
+    return caught.value
+
+
+def test_an_error_has_the_queue_the_job_and_the_limit_that_its_message_names():
+    name = 'mail "to" \\ Zoë\n'
+    with bucketq.open(memory_url(), max_file=256 * 1024, max_payload=100_000, mailbox_bytes=150_000) as file:
+        q = file.queue(name)
+        id = q.enqueue("x").id
+        for call in (lambda: q.requeue(id), lambda: file.ack(id, "1" * 32)):
+            error = failed(call)
+            assert (error.id, error.queue, error.limit) == (id, None, None)
+        error = failed(lambda: q.enqueue("y", id=id))
+        assert (error.code, error.id, error.queue) == ("id_taken", id, name)
+        error = failed(lambda: q.enqueue(b"x" * 100_001))
+        assert (error.code, error.limit, error.queue) == ("payload_too_large", 100_000, None)
+        q.configure(max_pending=1)
+        error = failed(lambda: q.enqueue("x"))
+        assert (error.code, error.queue, error.limit) == ("queue_full", name, 1)
+        error = failed(lambda: q.enqueue_many(["x", "y"]))
+        assert (error.code, error.queue, error.limit) == ("queue_full", name, 1)
+        q.configure(overflow=Block(0))
+        error = failed(lambda: q.enqueue("x"))
+        assert (error.code, error.queue, error.limit) == ("blocked", name, 1)
+        q.drain(timeout=0)
+        error = failed(lambda: q.enqueue("x"))
+        assert (error.code, error.queue) == ("draining", name)
+        error = failed(lambda: [file.queue("large").enqueue(b"x" * 99_000) for _ in range(4)])
+        assert (error.code, error.limit) == ("file_full", 256 * 1024)
+        error = pickle.loads(pickle.dumps(error))
+        assert (error.limit, error.queue, error.id) == (256 * 1024, None, None)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import bucketq
-from bucketq import aio
+from bucketq import Block, aio
 from patience import PATIENCE
 
 
@@ -55,6 +55,23 @@ async def test_a_claim_cancelled_when_its_answer_is_there_gives_the_job_back():
             await waiting
         again = await q.claim_one(wait=30)
         assert (again.data, again.attempt) == ("x", 1)
+
+
+async def test_an_enqueue_cancelled_while_it_waits_for_room_adds_nothing():
+    async with await aio.open("memory://room") as file:
+        q = file.queue("q")
+        await q.configure(max_pending=1, overflow=Block(PATIENCE))
+        await q.enqueue("first")
+        blocked = asyncio.create_task(q.enqueue("second"))
+        await file.queue("other").enqueue(1)
+        blocked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await blocked
+        job = await q.claim_one()
+        assert job.data == "first"
+        await job.ack()
+        await file.queue("other").enqueue(1)
+        assert await q.claim_one() is None
 
 
 async def test_a_timeout_around_a_claim_is_a_cancel():
@@ -223,7 +240,7 @@ async def more():
     await file.close()
 
 atexit.register(lambda: asyncio.run(more()))  # Runs after what the package registers later.
-from bucketq import aio
+from bucketq import Block, aio
 
 async def main():
     global file

@@ -49,6 +49,36 @@ def test_every_command_has_a_help_with_an_example(command):
         assert max(map(len, text.splitlines())) <= 80
 
 
+def test_it_says_its_version(command):
+    assert command("--version") == f"bucketq {bucketq.__version__}\n"
+
+
+def test_the_queue_file_may_be_named_before_the_command(command):
+    url = command.environ.pop("BUCKETQ_URL")
+    command("--url", url, "enqueue", "q", "1")
+    for words in (["--url", url, "stats"], ["stats", "--url", url], ["stats", url]):
+        (stats,) = command.json(*words)
+        assert [queue["name"] for queue in stats["queues"]] == ["q"]
+    assert command.json("--url", url, "stats", url)[0]["queues"] == []  # A queue may have such a name.
+    assert "no_such_file" in command.fails("NotFound", "-u", url, "stats", "--url", f"{url}-other")
+    assert "BUCKETQ_URL" in command.fails("Invalid", "stats")
+    # Each command takes it: none acts on the queue file of the environment instead.
+    command.environ["BUCKETQ_URL"] = f"{url}-other"
+    command("init")
+    assert command.json("--url", url, "check")[0]["commits"] != command.json("check")[0]["commits"]
+    assert "1 queue, 1 job" in command("--url", url, "doctor", "--read-only")
+    command("--url", url, "export", "jobs.sqlite")
+    command("--url", f"{url}-third", "restore", "jobs.sqlite", "--yes")
+    assert command.json("ls", "q", "--url", f"{url}-third") == command.json("ls", "q", "--url", url)
+    assert command.json("ls") == []
+    command("--mode", "local", "--cache", "state", "enqueue", "q", "2")
+    assert command.json("ls") == []
+    command("--cache", "state", "sync")
+    assert len(command.json("ls")) == 1
+    assert "completion takes no --url" in command.fails("Invalid", "--url", url, "completion", "bash")
+    assert "doctor takes no --mode" in command.fails("Invalid", "--mode", "local", "doctor")
+
+
 def test_a_job_from_enqueue_to_its_result(process):
     process("init")
     id = process("enqueue", "emails", '{"to": "ada"}').strip()
@@ -76,6 +106,20 @@ def test_ending_a_claimed_job_in_every_other_way(command):
         assert claimed["id"] == id
         assert command.json("nack", id, claimed["token"], *options) == [{"id": id, "state": state}]
     assert "no answer" in command("show", ids[0])
+
+
+def test_an_ack_may_claim_the_next_job(command):
+    command("enqueue", "q", "--lines", "-", given="1\n2\n3\n")
+    (job,) = command.json("claim", "q")
+    (second,) = command.json("ack", job["id"], job["token"], "--next")
+    assert (second["payload"], second["attempt"]) == (2, 1)
+    third = command("ack", second["id"], second["token"], "--next")
+    assert "attempt" in third
+    assert [job["state"] for job in command.json("ls", "q")] == ["done", "done", "leased"]
+    id, token = (line.split()[1] for line in third.splitlines()[:2])
+    assert command("ack", id, token, "--next", exits=EXITS["NotFound"]) == ""
+    assert "no other job" in command.err
+    assert [job["state"] for job in command.json("ls", "q")] == ["done"] * 3
 
 
 def test_a_wrong_token_is_a_lost_lease(command):
@@ -121,6 +165,44 @@ def test_data_are_json_or_text_or_bytes(command):
         command("enqueue", "q", *words, given=given)
         (claimed,) = command.json("claim", "q")
         assert claimed | expected == claimed
+
+
+@pytest.mark.parametrize("text", ["[1, 2", '{"to": "ada",}', '"half', '{"a": 1} {"b": 2}'])
+def test_data_that_resemble_json_and_are_not_get_a_warning(command, text):
+    command("enqueue", "q", text)
+    assert "not JSON" in command.err
+    (claimed,) = command.json("claim", "q")
+    assert (claimed["payload"], claimed["payload_type"]) == (text, "text/plain")
+    command("enqueue", "q", text, "--content-type", "text/plain")
+    assert command.err == ""
+    command("enqueue", "q", "plain words")
+    assert command.err == ""
+
+
+@pytest.mark.parametrize("text", ["NaN", '{"a": [1, -Infinity]}', "1e999"])
+def test_a_number_that_json_cannot_hold_is_refused(command, text):
+    assert "JSON" in command.fails("Invalid", "enqueue", "q", text)
+    assert "JSON" in command.fails("Invalid", "enqueue", "q", "--lines", "-", given=f"1\n{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["shows"], "No such command 'shows'"),
+        (["show"], "Missing argument"),
+        (["stats", "--wach"], "--watch"),
+        (["ls", "-n", "many"], "many"),
+        (["--mode", "nowhere", "ls"], "nowhere"),
+        (["show", "xyz"], "UUID"),
+        (["claim", "q", "--wait", "soon"], "5min"),
+    ],
+)
+def test_a_usage_error_has_the_exit_code_of_a_wrong_call_and_is_json_if_wanted(command, words, says):
+    command("init")
+    assert says in command.fails("Invalid", *words)
+    error = json.loads(command.fails("Invalid", *words, "--json"))
+    assert (error["error"], error["code"]) == ("Invalid", "argument")
+    assert says in error["message"]
 
 
 def test_looking_after_jobs(command):
@@ -316,3 +398,26 @@ def test_the_api_sees_what_the_command_did(command):
     with bucketq.open(command.environ["BUCKETQ_URL"]) as file:
         job = file.get(id)
         assert (job.data, job.priority, job.group, job.dedup) == ({"n": 1}, -5, "g", "d")
+
+
+def test_every_duration_may_have_a_unit(command):
+    id = command("enqueue", "q", "1", "--delay", "2h").strip()
+    assert command.json("ls", "q")[0]["state"] == "scheduled"
+    command("cancel", id)
+    command("enqueue", "q", "2")
+    (job,) = command.json("claim", "q", "--wait", "20s", "--lease", "5min")
+    assert command.json("extend", job["id"], job["token"], "1h30min")[0]["lease"] == 5400
+    assert command.json("nack", job["id"], job["token"], "--delay", "5min")[0]["state"] == "scheduled"
+    command("collect", "--grace", "36h")
+    assert "5min" in command.fails("Invalid", "enqueue", "q", "1", "--delay", "soon")
+    assert "--every" in command.fails("Invalid", "stats", "--watch", "--every", "often")
+    assert "1h30min" in command.fails("Invalid", "worker", "some.module", "--wait", "often")
+
+
+def test_a_job_expires_when_nobody_claims_it(command):
+    id = command("enqueue", "q", "1", "--expires", "1ms").strip()
+    command("enqueue", "q", "2")
+    assert command("claim", "q", "--json")
+    (shown,) = command.json("show", id)
+    assert (shown["state"], shown["died"]["reason"]) == ("dead", "expired")
+    assert "5min" in command.fails("Invalid", "enqueue", "q", "1", "--expires", "soon")

@@ -109,6 +109,24 @@ async def test_another_process_ends_a_job_by_its_id_and_token(box):
         assert (await other.get(ids[0])).result == {"sent": True}
 
 
+async def test_another_process_ends_a_job_and_claims_the_next_in_one_commit(box):
+    async with await box.open() as file, await box.open() as other:
+        q = file.queue("q")
+        await file.queue("elsewhere").enqueue("not this")
+        await q.enqueue_many(["a", "b"])
+        job = await q.claim_one(lease=600)
+        before = (await file.stats()).commit_seq
+        following = await other.ack(job.id, job.token, result="sent", next=True)
+        assert (await other.stats(max_age=0)).commit_seq == before + 1
+        assert following.data == "b"
+        assert (await other.get(job.id)).result == "sent"
+        assert await file.ack(following.id, following.token, next=True) is None
+        assert (await q.counts(max_age=0)).counts["done"] == 2
+        with pytest.raises(LeaseLost):
+            await file.ack(job.id, "1" * 32, next=True)
+        assert (await file.queue("elsewhere").counts(max_age=0)).counts["ready"] == 1
+
+
 async def test_one_job_is_claimed_by_its_id(memory):
     async with await memory.open() as file:
         q = file.queue("q")

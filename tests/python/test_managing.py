@@ -76,6 +76,8 @@ async def test_purge_deletes_jobs_in_these_states(memory):
         await q.enqueue_many(range(5))
         await (await q.claim_one()).ack()
         assert await q.purge(["done"]) == 1
+        assert await file.queue("unused").purge(["done"]) == 0
+        assert [one.name for one in await file.queues()] == ["q"]
         assert await q.purge(["ready", "scheduled"]) == 4
         with pytest.raises(bucketq.Invalid, match="no state"):
             await q.purge(["finished"])

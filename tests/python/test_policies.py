@@ -98,7 +98,7 @@ REFUSED = [
     ({"backoff": Backoff.list([])}, "argument", "1 to 100"),
     ({"backoff": Backoff(jitter=2)}, "argument", "between 0 and 1"),
     ({"lease": 0}, "argument", "longer than"),
-    ({"lease": "60"}, "argument", "seconds as a number"),
+    ({"lease": "a minute"}, "argument", "5min"),
     ({"dedup_window": "finished"}, "argument", "'unfinished'"),
     ({"keep": 10**9}, "policy", "archive"),
     ({"archive": "yes"}, "argument", "True or False"),

@@ -99,6 +99,31 @@ async def test_a_block_of_changes_is_written_again_after_the_end_of_a_job(box, t
         assert await names(step) == [b"a", b"b"]
 
 
+async def test_a_block_that_enqueues_before_it_ends_a_job_is_one_effect(box, through):
+    async with await box.open() as file:
+        q, step, blocks = file.queue("q"), file.queue("step"), []
+        receipt = await q.enqueue("first")
+        job = await q.claim_one(lease=600)
+
+        async def block():
+            async with file.atomic() as tx:
+                blocks.append(tx)
+                tx.enqueue("step", "a")
+                tx.ack(job, result="done")
+                tx.enqueue("step", "b")
+
+        await unknown(through, block)
+        # The block draws a new id for the job before the end: the engine notices that the end is a repeat.
+        with pytest.raises(bucketq.LeaseLost) as again:
+            await block()
+        assert again.value.id == job.id
+        assert await names(step) == [b"a", b"b"]
+        await blocks[0].repeat()
+        assert [blocks[0].results[n].existing for n in (0, 2)] == [True, True]
+        assert await names(step) == [b"a", b"b"]
+        assert (await file.get(receipt.id)).result == "done"
+
+
 async def test_a_block_of_changes_without_a_job_is_sent_again(box, through):
     async with await box.open() as file:
         step, blocks = file.queue("step"), []

@@ -27,7 +27,15 @@ def test_an_earlier_place_wins(variables, tmp_path):
     for name in ("MAILBOX", "TAIL", "MAX_HEAD", "DEADLINE", "POLL_MAX"):
         variables(f"BUCKETQ_{name}", "40000")
     found = settings.load({"mailbox": 2, "tail": 2000}, mailbox=1)
-    assert found == {"deadline": 3, "mailbox": 1, "tail": 2000, "max_head": 300000, "poll_max": 40000.0}
+    # The environment of a machine changes what the file says for all machines.
+    assert found == {"deadline": 40000, "mailbox": 1, "tail": 2000, "max_head": 40000, "poll_max": 40000.0}
+    assert settings.load(file) == settings.load(file, environ=os.environ | {"BUCKETQ_SETTINGS": ""})
+    assert settings.load(file, environ={}) == {
+        "deadline": 3,
+        "mailbox": 3,
+        "tail": 3000,
+        "max_head": 300000,
+    }
 
 
 def test_a_file_given_takes_the_place_of_the_one_in_the_environment(variables, tmp_path):

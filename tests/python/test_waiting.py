@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import bucketq
+from boxes import memory_url
 from patience import PATIENCE
 
 LIMIT = PATIENCE
@@ -241,6 +242,30 @@ def test_close_ends_a_claim_that_waits():
         for future in waiting:
             with pytest.raises(bucketq.Closed):
                 future.result(LIMIT)
+
+
+@pytest.mark.parametrize("call", ["claim", "enqueue"])
+def test_closing_a_handle_of_its_own_ends_one_blocked_call(call):
+    url = memory_url()
+    with bucketq.open(url) as file, ThreadPoolExecutor() as pool:
+        q = file.queue("full")
+        q.configure(max_pending=1, overflow=bucketq.Block(LIMIT))
+        q.enqueue("first")
+        own = bucketq.open(url)
+        if call == "claim":
+            blocked = pool.submit(own.queue("empty").claim, wait=None)
+        else:
+            blocked = pool.submit(own.queue("full").enqueue, "second")
+        # When this returns, that call has arrived; one that comes later finds the handle closed.
+        file.queue("other").enqueue(1)
+        own.close()
+        with pytest.raises(bucketq.Closed):
+            blocked.result(LIMIT)
+        # The other handle is open, and the call that was left took no effect.
+        assert file.queue("empty").enqueue("third").created
+        assert q.claim_one().data == "first"
+        assert q.claim_one() is None
+        assert file.queue("empty").counts().counts["ready"] == 1
 
 
 def test_secrets_are_not_shown(tmp_path):

@@ -55,10 +55,11 @@ async def awaitable(url: str) -> list[str]:
         emails = file.queue("emails")
         assert_type(await emails.enqueue(b"ada"), bucketq.Enqueued)
         async for job in emails.jobs(wait=0):
-            assert_type(job, aio.Job)
+            assert_type(job, bucketq.aio.Job)
             async with job:
                 seen.append(job.text)
         assert_type(await emails.claim_one(), aio.Job | None)
+    assert_type(bucketq.__version__, str)
     return seen
 
 

@@ -15,6 +15,7 @@ from bucketq._atomic import AtomicBase
 from bucketq._lease import Lease
 from bucketq._listening import Listening, Task, watch
 from bucketq._native import Op
+from bucketq._spelled import spelled
 from bucketq.aio.queue import Batch, Job, OnLeaseLost, Queue
 from bucketq.events import OnEvent
 from bucketq.measured import Measured, Progress, Workload, measured_of, workload_of
@@ -48,6 +49,7 @@ from bucketq.types import (
 )
 
 
+@spelled(Settings)
 async def open(
     url: str | PathLike[str] | None = None,
     *,
@@ -60,6 +62,7 @@ async def open(
     return QueueFile(_listening.start(await _native.open(url, options), on_event, Task), url)
 
 
+@spelled(Settings)
 async def probe(
     url: str | PathLike[str] | None = None,
     *,
@@ -72,6 +75,7 @@ async def probe(
     return _show.report(await _native.probe(url, thorough, options))
 
 
+@spelled(Settings)
 async def check(
     url: str | PathLike[str] | None = None, *, settings: Source | None = None, **arguments: Unpack[Settings]
 ) -> CheckReport:
@@ -80,6 +84,7 @@ async def check(
     return _show.checked(await _native.check(url, options))
 
 
+@spelled(Settings)
 async def restore(
     url: str | PathLike[str] | None,
     image: str | PathLike[str],
@@ -92,6 +97,7 @@ async def restore(
     return _show.restored(await _native.restore(url, image, options))
 
 
+@spelled(Settings)
 async def fix_time(
     url: str | PathLike[str] | None = None,
     *,
@@ -104,9 +110,10 @@ async def fix_time(
     return _show.fixed_time(await _native.fix_time(url, only_look, options))
 
 
+@spelled(Settings)
 async def set_max_skew(
     url: str | PathLike[str] | None,
-    max_skew: Seconds,
+    value: Seconds,
     /,
     *,
     settings: Source | None = None,
@@ -114,9 +121,10 @@ async def set_max_skew(
 ) -> ChangedSkew:
     """Change how far the clocks of the queue file's processes may differ, as ``bucketq.set_max_skew``."""
     url, options = resolve(url, settings, arguments)
-    return _show.changed_skew(await _native.set_max_skew(url, convert.millis(max_skew, "max_skew"), options))
+    return _show.changed_skew(await _native.set_max_skew(url, convert.millis(value, "max_skew"), options))
 
 
+@spelled(Settings)
 async def measure(
     url: str | PathLike[str] | None = None,
     *,
@@ -205,12 +213,25 @@ class QueueFile:
         jobs = [Job(self._file, held, request, swallow=swallow) for held in await call]
         return Batch(self._file, watch(self._file, jobs, on_lease_lost, Task))
 
-    async def ack(self, id: str, token: str, *, result: Any = None) -> None:
+    @overload
+    async def ack(self, id: str, token: str, *, result: Any = None, next: Literal[False] = False) -> None: ...
+    @overload
+    async def ack(self, id: str, token: str, *, result: Any = None, next: bool) -> Job | None: ...
+    async def ack(self, id: str, token: str, *, result: Any = None, next: bool = False) -> Job | None:
         """Mark a job done by its id and ``Job.token``, from any process.
 
-        The token counts even after the lease has run out, as long as nobody has claimed the job again.
+        The token counts even after the lease has run out, as long as nobody has claimed the job again. With ``next``,
+        that commit also claims one more job of the same queue; returns it, or None when there is none now.
         """
-        await Lease(self._file, id, token)._ack(result)
+        lease = Lease(self._file, id, token)
+        done = await self.get(id) if next else None
+        if done is None:
+            await lease._ack(result)
+            return None
+        request = _op.Request([done.queue], POLICY, None)
+        held = await lease._ack_next(result, request)
+        jobs = [Job(self._file, one, request, swallow=False) for one in held]
+        return watch(self._file, jobs, None, Task)[0] if jobs else None
 
     async def nack(self, id: str, token: str, error: object = None, *, delay: Seconds | None = None) -> State:
         """End a failed attempt by id and token: as ``Job.nack``."""

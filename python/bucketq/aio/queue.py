@@ -13,7 +13,8 @@ from bucketq import _op, _policy, _show
 from bucketq._job import BatchBase, JobBase
 from bucketq._listening import Task, watch
 from bucketq._native import Leave, Op
-from bucketq.errors import Error
+from bucketq._spelled import spelled
+from bucketq.errors import Error, NotFound
 from bucketq.events import Loss
 from bucketq.types import (
     POLICY,
@@ -166,6 +167,7 @@ class Queue:
         self.name = name
         """The queue's name."""
 
+    @spelled(Extras)
     async def enqueue(self, data: Any, **extras: Unpack[Extras]) -> Enqueued:
         """Enqueue a job. It is in the bucket once this returns."""
         return _show.enqueued(await _op.send(self._file, self.name, [(data, extras)]))[0]
@@ -356,8 +358,14 @@ class Queue:
         return await self._file.call(Op.delete(id, leased))
 
     async def purge(self, states: Iterable[State]) -> int:
-        """Delete the jobs that are in these states now, a few thousand per commit. Returns how many."""
-        return await self._file.purge(self.name, convert.names(states, "states"))
+        """Delete the jobs that are in these states now, a few thousand per commit. Returns how many.
+
+        A queue that nobody has created has none.
+        """
+        try:
+            return await self._file.purge(self.name, convert.names(states, "states"))
+        except NotFound as error:
+            return _op.none_there(error)
 
     async def pause(self) -> None:
         """Stop handing out jobs until ``resume``."""
@@ -374,6 +382,7 @@ class Queue:
         """
         return await self._file.drain(self.name, convert.maybe_millis(timeout, "timeout"))
 
+    @spelled(Changes)
     async def configure(self, **changes: Unpack[Changes]) -> Policy:
         """Change the named fields of the policy, in one commit for all processes. Returns the new policy."""
         return _policy.policy(await self._file.configure(self.name, _policy.changes(changes)))
@@ -382,6 +391,7 @@ class Queue:
         """Return the policy: the rules for all jobs of this queue."""
         return _policy.policy(await self._file.policy(self.name))
 
+    @spelled(Extras, without=("delay", "at", "id"))
     async def schedule(
         self,
         name: str,

@@ -24,10 +24,12 @@ from bucketq.cli._ask import typed
 from bucketq.cli._show import plainly, safe
 from bucketq.types import Settings
 
+HELP = """Job queues in object storage: one queue file, any number of queues.
+
+Name the queue file with [bold]--url[/] or BUCKETQ_URL: s3://bucket/path/name, a path, or memory://name."""
+
 app = typer.Typer(
     name="bucketq",
-    help="Job queues in object storage: one queue file, any number of queues.\n\n"
-    "Name the queue file with [bold]--url[/] or BUCKETQ_URL: s3://bucket/path/name, a path, or memory://name.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -80,6 +82,18 @@ DECLINED = 1
 """Exit code if the user said no to a question, or jobs did not finish within a timeout."""
 INTERRUPTED = 130
 """The exit code that shells use for SIGINT."""
+
+
+def tell_version(wanted: bool) -> None:
+    """Print the version and end, if the option is given."""
+    if wanted:
+        say(f"bucketq {bucketq.__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", help="Print the version.", callback=tell_version, is_eager=True)
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +150,29 @@ def placed(function: Callable[..., None]) -> Callable[..., None]:
     return taking_parts
 
 
+@app.callback(help=HELP)
+def whole(
+    context: typer.Context,
+    url: Url = None,
+    settings: SettingsFile = None,
+    mode: Mode = None,
+    cache: Cache = None,
+    version: Version = False,
+) -> None:
+    """Let the options before the name of a command count as if they stood behind it."""
+    del version  # Its callback has printed it.
+    values = {"url": url, "settings": settings, "mode": mode, "cache": cache}
+    given = {name: str(value) for name, value in values.items() if value is not None}
+    name = context.invoked_subcommand or ""
+    group: Any = context.command
+    found = group.get_command(context, name)
+    taken = set[str | None]() if found is None else {one.name for one in found.params}
+    for option in given:
+        if found is not None and option not in taken:
+            raise errors.Invalid(f"bucketq {name} takes no --{option}")
+    context.default_map = {name: given}
+
+
 def answer(value: Any) -> None:
     """Print one value as JSON on its own line."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -184,7 +221,10 @@ def fail(error: Error, *, as_json: bool) -> int:
     """Print an error. Returns its exit code."""
     kind = type(error).__name__
     if as_json:
-        told = {"error": kind, "code": error.code, "message": error.message, "advice": error.advice}
+        told: dict[str, Any] = {"error": kind, "code": error.code, "message": error.message}
+        told["advice"] = error.advice
+        named = {"queue": error.queue, "id": error.id, "limit": error.limit}
+        told |= {name: value for name, value in named.items() if value is not None}
         sys.stderr.write(json.dumps(told) + "\n")
     else:
         notes: list[str] = getattr(error, "__notes__", [])
@@ -218,10 +258,12 @@ def run(arguments: Sequence[str] | None) -> int:
         sys.stdout = None
         return 0
     except Exception as error:
-        # Typer's own errors have a method to show them; anything else is a bug, and its traceback helps.
-        show = getattr(error, "show", None)
-        if show is None:
+        # Typer's own errors have a method that explains them; anything else is a bug, and its traceback helps.
+        explain = getattr(error, "format_message", None)
+        if explain is None:
             raise
+        if "--json" in words:
+            return fail(errors.Invalid(explain()), as_json=True)
         from typer import rich_utils
 
         rich_utils.rich_format_error(error)  # type: ignore[arg-type]

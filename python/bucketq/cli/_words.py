@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timedelta
 from typing import Any
 
 from bucketq import Backoff, Block, Invalid, Overflow
-from bucketq.types.policy import MILLISECONDS
+from bucketq import _convert as convert
+from bucketq._durations import MILLISECONDS, milliseconds
 
 NONE = "none"
 """The word that lifts a limit."""
-PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)?\s*")
 
 
 def seconds(text: str, what: str) -> float:
     """Parse a duration: ``90``, ``90s``, ``5min``, ``1h30min``."""
-    total, at = 0.0, 0
-    given = text.strip()
-    while at < len(given):
-        part = PART.match(given, at)
-        if part is None or (part[2] is None and (at or part.end() < len(given))):
-            raise Invalid(f"{what} is {text!r}: write seconds, or 250ms, 90s, 5min, 1h30min, 2d")
-        unit = {None: "s", "m": "min"}.get(part[2], part[2] or "s")
-        total += float(part[1]) * MILLISECONDS[unit] / 1000
-        at = part.end()
-    if not given:
-        raise Invalid(f"{what} is empty: write seconds, or 250ms, 90s, 5min, 1h30min, 2d")
-    return total
+    return milliseconds(text, what) / 1000
 
 
 def seconds_or_none(text: str, what: str) -> float | None:
@@ -117,7 +105,7 @@ def backoff(text: str, what: str) -> Backoff:
 
 def span(value: Any) -> str:
     """Return a duration as text, in the largest unit that divides it."""
-    ms = round((value.total_seconds() if isinstance(value, timedelta) else value) * 1000)
+    ms = convert.millis(value, "the duration")
     unit, size = next(
         ((unit, size) for unit, size in MILLISECONDS.items() if ms and ms % size == 0), ("s", 1000)
     )

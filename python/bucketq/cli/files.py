@@ -9,14 +9,17 @@ import typer
 
 from bucketq import QueueFile, Stats
 from bucketq.cli import _show as show
+from bucketq.cli import _words as words
 from bucketq.cli._app import Json, Place, QueueName, answer, command, out, say
 from bucketq.cli._watch import watch as watched
 from bucketq.cli.jobs import remark_new
 
 Facts = Callable[[Stats], dict[str, Any]]
 Picture = Callable[[Stats], Any]
-EVERY = 2.0
-"""Default seconds between two updates of ``stats --watch``."""
+EVERY = "2s"
+"""How long between two updates of ``stats --watch``, by default."""
+SOONEST = 0.1
+"""The shortest time in seconds between them."""
 
 
 @command("bucketq init --url s3://acme/jobs", "Queue file")
@@ -32,14 +35,19 @@ def init(*, place: Place, json: Json = False) -> None:
 
 @command("bucketq stats --watch", "Queue file")
 def stats(
-    queue: Annotated[str | None, typer.Argument(help="Only this queue.", show_default=False)] = None,
+    queue: Annotated[
+        str | None,
+        typer.Argument(help="Only this queue; or the queue file, as a URL or a path.", show_default=False),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Update until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two updates.", min=0.1)] = EVERY,
+    every: Annotated[str, typer.Option(help="How long between two updates.")] = EVERY,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
     """Show the number of jobs of each queue by state."""
+    if queue is not None and place.url is None and is_url(queue):
+        place, queue = place.at(queue), None
     with place.open() as file:
         if not watch:
             now = file.stats()
@@ -47,11 +55,16 @@ def stats(
         else:
             watched(
                 file,
-                every,
+                max(SOONEST, words.seconds(every, "--every")),
                 as_json=json,
                 facts=lambda now: facts(file, now, queue),
                 picture=lambda now: picture(file, now, queue),
             )
+
+
+def is_url(text: str) -> bool:
+    """Return True for a URL or a path with a directory, which few queues have as a name."""
+    return "://" in text or text.startswith(("/", "./", "../"))
 
 
 def chosen(now: Stats, queue: str | None) -> list[Any]:

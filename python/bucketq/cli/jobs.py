@@ -53,7 +53,7 @@ def enqueue(
         typer.Option("--lines", help="Many jobs: a file with one JSON value per line; - for standard input."),
     ] = None,
     delay: Annotated[
-        float | None, typer.Option(help="Seconds from now before it runs.", show_default=False)
+        str | None, typer.Option(help="How long from now before it runs: 5min.", show_default=False)
     ] = None,
     priority: Annotated[int, typer.Option(help="Lower runs first.")] = 0,
     attempts: Annotated[
@@ -95,7 +95,7 @@ def enqueue(
 ) -> None:
     """Enqueue one job, or many."""
     given = {
-        "delay": delay,
+        "delay": None if delay is None else words.seconds(delay, "--delay"),
         "priority": priority,
         "max_attempts": attempts,
         "dedup": dedup,
@@ -138,6 +138,10 @@ def headers(pairs: list[str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
+MARKS = ("{", "[", '"')
+"""Text that begins like this was likely meant as JSON."""
+
+
 def meant(payload: str | bytes, content_type: str | None) -> Any:
     """Return JSON as its value, text as text, other bytes unchanged. With a content type, return the bytes."""
     if isinstance(payload, bytes):
@@ -149,7 +153,9 @@ def meant(payload: str | bytes, content_type: str | None) -> Any:
         return payload.encode()
     try:
         return jsonlib.loads(payload)
-    except ValueError:
+    except ValueError as error:
+        if payload.lstrip()[:1] in MARKS:
+            remark(f"warning: taken as text, because it is not JSON: {error}", "yellow")
         return payload
 
 

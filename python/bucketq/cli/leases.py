@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bucketq import POLICY, Invalid, State
+from bucketq import POLICY, Invalid, Job, State
 from bucketq.cli import _show as show
 from bucketq.cli import _words as words
 from bucketq.cli._app import (
@@ -39,7 +39,7 @@ def claim(
             show_default=False,
         ),
     ] = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for a job.")] = 0,
+    wait: Annotated[str, typer.Option(help="How long to wait for a job: 20s.")] = "0",
     worker: Annotated[str | None, typer.Option(help="The name of the worker.", show_default=False)] = None,
     job_id: Annotated[
         str | None, typer.Option("--id", help="Claim this job, if it can be claimed.", show_default=False)
@@ -58,38 +58,45 @@ def claim(
     """
     with place.open() as file:
         held = POLICY if lease is None else words.seconds_or_none(lease, "--lease")
-        job = file.queue(queue).claim_one(id=job_id, lease=held, wait=wait, worker=worker, ack=ack)
+        job = file.queue(queue).claim_one(
+            id=job_id, lease=held, wait=words.seconds(wait, "--wait"), worker=worker, ack=ack
+        )
         if job is None:
             if not json:
                 complain(f"no job in {queue}")
             raise typer.Exit(NO_JOB)
-        token = job.token
-        if json:
-            body = show.body("payload", job.payload, job.content_type)
-            facts = {
-                "id": job.id,
-                "token": token,
-                "queue": job.queue,
-                "attempt": job.attempt,
-                "fence": job.fence,
-            }
-            answer(facts | {"headers": dict(job.headers)} | body)
-        elif payload:
-            err.print(f"{job.id} {token}")
-            sys.stdout.buffer.write(job.payload)
-            sys.stdout.buffer.flush()
-        else:
-            from rich.table import Table
+        tell(job, payload=payload, as_json=json)
 
-            table = Table.grid(padding=(0, 2, 0, 0))
-            for name, value in (
-                ("id", job.id),
-                ("token", token),
-                ("attempt", f"{job.attempt} of {job.max_attempts}"),
-            ):
-                table.add_row(f"[bold]{name}[/]", value)
-            table.add_row("[bold]payload[/]", show.preview(job.payload))
-            out.print(table, soft_wrap=False)
+
+def tell(job: Job, *, payload: bool = False, as_json: bool = False) -> None:
+    """Print a claimed job with its token."""
+    token = job.token
+    if as_json:
+        body = show.body("payload", job.payload, job.content_type)
+        facts = {
+            "id": job.id,
+            "token": token,
+            "queue": job.queue,
+            "attempt": job.attempt,
+            "fence": job.fence,
+        }
+        answer(facts | {"headers": dict(job.headers)} | body)
+    elif payload:
+        err.print(f"{job.id} {token}")
+        sys.stdout.buffer.write(job.payload)
+        sys.stdout.buffer.flush()
+    else:
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for name, value in (
+            ("id", job.id),
+            ("token", token),
+            ("attempt", f"{job.attempt} of {job.max_attempts}"),
+        ):
+            table.add_row(f"[bold]{name}[/]", value)
+        table.add_row("[bold]payload[/]", show.preview(job.payload))
+        out.print(table, soft_wrap=False)
 
 
 @command("bucketq ack 0192f0c1-... 6f1c... --result '{\"sent\": true}'", "Work")
@@ -99,14 +106,28 @@ def ack(
     result: Annotated[
         str | None, typer.Option(help="The result: JSON, otherwise text.", show_default=False)
     ] = None,
+    next: Annotated[
+        bool, typer.Option("--next", help="In the same commit, claim the next job of its queue.")
+    ] = False,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
-    """Mark a job done."""
+    """Mark a job done.
+
+    With --next, print the next job as claim does. Exit code 3: this one is done, and there is no other.
+    """
     with place.open() as file:
-        file.ack(id, token, result=None if result is None else meant(result, None))
-    answer({"id": id, "state": "done"}) if json else say(f"{id} is done")
+        job = file.ack(id, token, result=None if result is None else meant(result, None), next=next)
+        if job is not None:
+            tell(job, as_json=json)
+            return
+    if not next:
+        answer({"id": id, "state": "done"}) if json else say(f"{id} is done")
+        return
+    if not json:
+        complain("no other job")
+    raise typer.Exit(NO_JOB)
 
 
 @command('bucketq nack 0192f0c1-... 6f1c... --error "no answer" --delay 30', "Work")
@@ -115,7 +136,7 @@ def nack(
     token: Token,
     error: Annotated[str | None, typer.Option(help="Why it failed.", show_default=False)] = None,
     delay: Annotated[
-        float | None, typer.Option(help="Seconds before it runs again.", show_default=False)
+        str | None, typer.Option(help="How long before it runs again: 5min.", show_default=False)
     ] = None,
     reject: Annotated[bool, typer.Option("--reject", help="It can never succeed: dead at once.")] = False,
     release: Annotated[
@@ -126,6 +147,7 @@ def nack(
     json: Json = False,
 ) -> None:
     """End a failed attempt: the job runs again later, or is dead."""
+    pause = None if delay is None else words.seconds(delay, "--delay")
     if reject and release:
         raise Invalid("--reject and --release exclude each other: give one of them")
     with place.open() as file:
@@ -136,7 +158,7 @@ def nack(
             file.release(id, token)
             state = "ready"
         else:
-            state = file.nack(id, token, error, delay=delay)
+            state = file.nack(id, token, error, delay=pause)
     answer({"id": id, "state": state}) if json else say(f"{id} is {state}")
 
 
@@ -144,12 +166,13 @@ def nack(
 def extend(
     id: JobId,
     token: Token,
-    lease: Annotated[float, typer.Argument(help="Seconds from now.", show_default=False)],
+    lease: Annotated[str, typer.Argument(help="How long from now: 90s, 5min.", show_default=False)],
     *,
     place: Place,
     json: Json = False,
 ) -> None:
     """Extend the lease of a claimed job."""
     with place.open() as file:
-        file.extend(id, token, lease)
-    answer({"id": id, "lease": lease}) if json else say(f"the lease of {id} ends {lease:g} s from now")
+        seconds = words.seconds(lease, "the lease")
+        file.extend(id, token, seconds)
+    answer({"id": id, "lease": seconds}) if json else say(f"the lease of {id} ends {seconds:g} s from now")

@@ -11,11 +11,12 @@ import typer
 import bucketq
 from bucketq import CheckReport, Commit, FixedTime, Invalid, Tally, Unavailable
 from bucketq.cli import _show as show
+from bucketq.cli import _words as words
 from bucketq.cli._app import EXITS, Json, Place, SettingsFile, Url, answer, ask, command, out, say
 from bucketq.cli._words import seconds
 
 PANEL = "Maintenance"
-DAY = 86400.0
+DAY = "1d"
 STAMP = "%Y-%m-%d %H:%M:%S UTC"
 
 
@@ -186,14 +187,14 @@ def set_max_skew(
 
 @command("bucketq collect --grace 3600", PANEL)
 def collect(
-    grace: Annotated[float, typer.Option(help="Objects in use within this many seconds stay.", min=0)] = DAY,
+    grace: Annotated[str, typer.Option(help="Objects in use within this time stay: 1h.")] = DAY,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
     """Delete unused objects of the queue file now; maintenance does it by itself, later."""
     with place.open() as file:
-        done = file.collect(grace=grace)
+        done = file.collect(grace=words.seconds(grace, "--grace"))
     if json:
         answer(show.plain(done))
         return

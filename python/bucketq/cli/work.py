@@ -15,6 +15,7 @@ import typer
 from bucketq import App, AppWorker, Invalid, Worked, Worker
 from bucketq._scrape import Scraped
 from bucketq.cli import _logs
+from bucketq.cli import _words as words
 from bucketq.cli._app import DECLINED, Json, answer, command
 from bucketq.cli._logs import LogFormat
 from bucketq.cli._notify import notify
@@ -52,12 +53,12 @@ def worker(
         typer.Option(metavar="BYTES", help="Replace a child that uses more after a job.", show_default=False),
     ] = None,
     kill_after: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Kill a child whose task runs longer.", show_default=False),
+        str | None,
+        typer.Option(help="Kill a child whose task runs longer: 10min.", show_default=False),
     ] = None,
     wait: Annotated[
-        float | None,
-        typer.Option(help="End when no job came for this many seconds; by default run until a signal."),
+        str | None,
+        typer.Option(help="End when no job came for this long, 30s; by default run until a signal."),
     ] = None,
     metrics: Annotated[
         str | None,
@@ -75,6 +76,7 @@ def worker(
 
     SIGTERM and Ctrl-C finish the running jobs; a second one gives them back, and the exit code is then 1.
     """
+    idle = None if wait is None else words.seconds(wait, "--wait")
     if autoreload:
         raise typer.Exit(again_and_again([word for word in sys.argv[1:] if word != "--autoreload"]))
     found = load(name)
@@ -86,7 +88,7 @@ def worker(
         "max_jobs": max_jobs,
         "jobs_per_child": jobs_per_child,
         "memory_per_child": memory_per_child,
-        "kill_after": kill_after,
+        "kill_after": None if kill_after is None else words.seconds(kill_after, "--kill-after"),
     }
     given = {key: value for key, value in given.items() if value is not None}
     if isinstance(found, App):
@@ -102,7 +104,7 @@ def worker(
         began = monotonic()
         notify("READY=1")
         try:
-            worked = found.run(wait=wait)
+            worked = found.run(wait=idle)
         finally:
             notify("STOPPING=1")
     end(worked, monotonic() - began)

@@ -80,7 +80,7 @@ class Rules:
         bad: dict[int, str] = {}
         n = batch.num_rows
         columns = {name: batch.column(name) for name in batch.schema.names}
-        payload, kind = self.payload(columns["payload"])
+        payload, kind = self.payload(columns["payload"], bad)
         lengths = pc.binary_length(payload)
         note(bad, pc.is_null(payload), "it has no payload")
         note(
@@ -114,14 +114,20 @@ class Rules:
             jobs = jobs.filter(good)
         return Checked(jobs, tuple(sorted(bad.items())))
 
-    def payload(self, column: pa.Array) -> tuple[pa.Array, str]:
+    def payload(self, column: pa.Array, bad: dict[int, str]) -> tuple[pa.Array, str]:
         kind = column.type
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             return column.cast(pa.binary()), self.content_type or "application/octet-stream"
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return column.cast(pa.string()).cast(pa.binary()), self.content_type or "text/plain"
         if pa.types.is_nested(kind):
-            made = [None if v is None else as_json(v).encode() for v in rows_of(column)]
+            made: list[bytes | None] = []
+            for i, value in enumerate(rows_of(column)):
+                try:
+                    made.append(None if value is None else as_json(value).encode())
+                except ValueError:
+                    bad[i] = "its payload has a number that JSON cannot hold"
+                    made.append(None)
             return pa.array(made, pa.binary()), self.content_type or "application/json"
         raise Invalid(
             f"the column payload has the type {kind}: it must be text, bytes, a struct, a map or an array"
@@ -207,7 +213,7 @@ def plain(value: Any, kind: pa.DataType) -> Any:
 
 
 def as_json(value: Mapping[str, Any] | list[Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=other)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=other)
 
 
 def other(value: Any) -> Any:

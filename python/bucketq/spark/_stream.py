@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming import datasource as limits
 
+from bucketq._durations import milliseconds
 from bucketq.errors import Corrupt, Invalid, NotFound
 from bucketq.spark._columns import schema_of
 from bucketq.spark._lives import Archived, Lives, LivesReader, archived, grouped, live
@@ -389,11 +390,9 @@ def ends_until(pinned: Any, seq: int) -> set[tuple[str, bool]]:
 
 def seconds(text: str) -> float:
     try:
-        value = float(text)
-    except ValueError:
+        value = milliseconds(text, "pollSeconds") / 1000
+    except Invalid:
         value = -1.0
     if not 0 <= value < 3600:
-        raise Invalid(
-            f"the option pollSeconds must be a number of seconds below an hour, not {text!r}", "option"
-        )
+        raise Invalid(f"the option pollSeconds must be a duration below an hour, not {text!r}", "option")
     return value

@@ -10,13 +10,14 @@ from os import PathLike
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
+from bucketq import _convert as convert
 from bucketq.errors import Error, Invalid, LeaseLost, NotFound
 from bucketq.spark._place import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from bucketq.types import QueueInfo
+    from bucketq.types import QueueInfo, Seconds
 
 __all__ = ["Processed", "process"]
 
@@ -64,8 +65,8 @@ def process(
     how: Literal["job", "pandas"] = "job",
     tasks: int | None = None,
     batch: int = 100,
-    lease: float = 60,
-    seconds: float | None = None,
+    lease: Seconds = 60,
+    seconds: Seconds | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Processed:
     """Process a queue on executors until no jobs are left, or for ``seconds``.
@@ -84,7 +85,17 @@ def process(
     place.objects().head().wait()
     run = f"spark-{uuid.uuid4().hex[:12]}"
     cores = tasks or spark.sparkContext.defaultParallelism
-    work = _Task(place, queue, function, how, batch, lease, seconds, run)
+    limit = convert.maybe_millis(seconds, "seconds")
+    work = _Task(
+        place,
+        queue,
+        function,
+        how,
+        batch,
+        convert.millis(lease, "lease") / 1000,
+        None if limit is None else limit / 1000,
+        run,
+    )
     # Collected here, not returned as a plan: a plan that runs twice would process other jobs each time.
     rows = spark.range(0, cores, 1, cores).mapInPandas(work, TOLD).collect()
     return Processed(spark, place, queue, run, rows)

@@ -10,11 +10,13 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from bucketq import _convert as convert
+from bucketq._spelled import spelled
 from bucketq.errors import Invalid
 from bucketq.tasks import join
 from bucketq.tasks.codec import JSON, Codec
 from bucketq.tasks.message import Options
 from bucketq.tasks.task import AsyncTask, Call, Task, TaskBase, checked, name_of
+from bucketq.types import Settings
 from bucketq.types.policy import POLICY
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from bucketq.tasks.pool import StartMethod
     from bucketq.tasks.result import Result
     from bucketq.tasks.worker import AppWorker
-    from bucketq.types import Backoff, FromPolicy, Missed, Seconds, Settings
+    from bucketq.types import Backoff, FromPolicy, Missed, Seconds
 
 __all__ = ["App"]
 
@@ -76,6 +78,7 @@ class App:
     >>> app.close()
     """
 
+    @spelled(Settings)
     def __init__(
         self,
         url: str | PathLike[str] | None = None,
@@ -178,7 +181,7 @@ class App:
         name: str | None = None,
         queue: str = "default",
     ) -> PeriodicDecorator:
-        """Enqueue a task periodically: by a cron expression, ``"0 2 * * *"``, or at an interval in seconds.
+        """Enqueue a task periodically: by a cron expression, ``"0 2 * * *"``, or at an interval, ``"5min"``.
 
         The worker creates the schedule when it starts. A function that is not a task yet becomes one, with ``name``
         and ``queue``.

@@ -7,6 +7,8 @@ from datetime import timedelta, tzinfo
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from bucketq import _convert as convert
+from bucketq._durations import is_duration
 from bucketq.errors import Invalid
 from bucketq.tasks.message import message
 from bucketq.tasks.task import checked
@@ -44,7 +46,7 @@ class Periodic:
             if self.task._options.get(name) is not None:
                 raise Invalid(f"{self.task.name} cannot be enqueued periodically with {name}")
         if not isinstance(self.when, (str, int, float, timedelta)) or isinstance(self.when, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise Invalid(f"every({self.when!r}): give a cron expression or seconds")
+            raise Invalid(f"every({self.when!r}): give a cron expression or a duration")
 
     @property
     def name(self) -> str:
@@ -54,10 +56,14 @@ class Periodic:
     @property
     def words(self) -> str:
         """When it is enqueued, in words."""
-        if isinstance(self.when, str):
-            return self.when if self.timezone is None else f"{self.when} {self.timezone}"
-        seconds = self.when.total_seconds() if isinstance(self.when, timedelta) else self.when
-        return f"every {seconds:g} s"
+        if self.is_cron:
+            return f"{self.when}" if self.timezone is None else f"{self.when} {self.timezone}"
+        return f"every {convert.millis(self.when, 'every') / 1000:g} s"
+
+    @property
+    def is_cron(self) -> bool:
+        """True for a cron expression, False for an interval."""
+        return isinstance(self.when, str) and not is_duration(self.when)
 
     def register(self, file: QueueFile) -> None:
         """Create or replace the schedule; an identical one keeps its times."""
@@ -66,7 +72,7 @@ class Periodic:
         headers = {**(extras.get("headers") or {}), MARK: "1"}
         rest: dict[str, Any] = {**extras, "content_type": payload.content_type, "headers": headers}
         rest |= {"timezone": self.timezone, "missed": self.missed}
-        rest["cron" if isinstance(self.when, str) else "every"] = self.when
+        rest["cron" if self.is_cron else "every"] = self.when
         file.queue(queue).schedule(self.name, payload, **rest)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 from uuid import uuid4
 
 from bucketq import _convert as convert
+from bucketq._spelled import spelled
 from bucketq.errors import Invalid
 from bucketq.tasks import codec
 from bucketq.tasks.checking import Signature
@@ -82,6 +83,7 @@ class TaskBase(Generic[P, R]):
         """Return a call for ``app.chain`` and ``app.group``, without enqueueing it."""
         return Call[R](self, self._options, args, kwargs)
 
+    @spelled(Options)
     def options(self, **options: Unpack[Options]) -> Configured[P, R]:
         """Return the task with other options for its next calls: ``send.options(delay=60).enqueue(...)``."""
         return Configured(self, self._options, options)
@@ -143,6 +145,7 @@ class Configured(Generic[P, R]):
         """Return a call with these options, without enqueueing it."""
         return Call[R](self._task, self._options, args, kwargs)
 
+    @spelled(Options)
     def options(self, **options: Unpack[Options]) -> Configured[P, R]:
         """Change more options."""
         return Configured(self._task, self._options, options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from bucketq import _convert as convert
 from bucketq.errors import Closed, Invalid
@@ -178,7 +178,8 @@ class AppWorker:
             self._ran = 0
             self._runner = Runner(self.app, awaitable(file), options.jobs_at_once, self._pool, self._one_ran)
             worker = Worker(file, concurrency=options.jobs_at_once, lease=options.lease, name=options.name)
-            worker.handles(*queues)(self._runner)
+            # It ends the jobs itself: no user's handler returns that.
+            worker.handles(*queues)(cast("Any", self._runner))
             if self._pool is not None:
                 self._pool.start()
             self._worker = worker

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from bucketq import _convert as convert
+from bucketq._spelled import spelled
 from bucketq.types.policy import Backoff, Seconds
 
 State = Literal["scheduled", "ready", "leased", "done", "dead", "cancelled"]
@@ -73,6 +74,7 @@ class New:
     def __init__(self, data: Any, /, **extras: Unpack[Extras]) -> None: ...
     @overload
     def __init__(self, queue: str, data: Any, /, **extras: Unpack[Extras]) -> None: ...
+    @spelled(Extras)
     def __init__(self, *args: Any, **extras: Unpack[Extras]) -> None:
         queue, data = convert.queue_and_data(args)
         convert.check_extras(extras)

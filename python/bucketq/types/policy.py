@@ -9,9 +9,10 @@ from enum import Enum
 from typing import Final, Literal, TypedDict
 
 from bucketq import _convert as convert
+from bucketq._durations import MILLISECONDS
 
-Seconds = float | timedelta
-"""A duration: seconds, or a timedelta."""
+Seconds = float | timedelta | str
+"""A duration: seconds, a timedelta, or text with units such as ``"5min"``."""
 
 
 class FromPolicy(Enum):
@@ -75,10 +76,6 @@ class Backoff:
                 return f"Backoff.list({[*self.delays]!r})"
             case _:
                 return f"Backoff(base={self.base!r}, max={self.max!r}, jitter={self.jitter!r})"
-
-
-MILLISECONDS = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000, "ms": 1}
-"""Units of a rate, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)

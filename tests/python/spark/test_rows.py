@@ -33,6 +33,9 @@ def test_each_bad_row_is_told_with_its_reason():
     assert told(payload=[b"\xff", b"x" * 1001, None]) == [None, long, nothing]
     struct = pa.array([{"n": 1}, None, {"n": None}])
     assert told(payload=struct) == [None, nothing, None]
+    not_json = "its payload has a number that JSON cannot hold"
+    floats = pa.array([{"n": 1.5}, {"n": float("nan")}, {"n": float("-inf")}, None])
+    assert told(payload=floats) == [None, not_json, not_json, nothing]
     assert told(queue=["q", None, "", "x" * 201]) == [
         None, None, "its queue is empty: leave it null", "its queue has more than 200 bytes",
     ]  # fmt: skip
