@@ -29,9 +29,10 @@ from bucketq.errors import (
     Unavailable,
 )
 from bucketq.events import Event
-from bucketq.file import Atomic, QueueFile, check, fix_time, measure, open, probe, restore, set_max_skew
+from bucketq.file import Atomic, QueueFile, open
 from bucketq.measured import BySize, ClockOffset, Measured, Spread, Times, Workload
 from bucketq.metrics import Histogram, Metrics
+from bucketq.operate import check, fix_time, measure, probe, restore, set_max_skew
 from bucketq.queue import Batch, Job, Jobs, Queue
 from bucketq.types import (
     POLICY,

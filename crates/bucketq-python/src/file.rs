@@ -222,7 +222,7 @@ impl File {
 
     /// Returns these jobs, each like `get`.
     fn get_many(&self, py: Python<'_>, ids: Vec<String>, max_age_ms: Option<u64>) -> PyResult<Call> {
-        let ids = ids.iter().map(|id| id.parse()).collect::<bucketq::Result<Vec<_>>>().or_raise(py)?;
+        let ids = ids.into_iter().map(|id| id.parse()).collect::<bucketq::Result<Vec<_>>>().or_raise(py)?;
         Ok(reads::get_many(self.file(), ids, max_age_ms))
     }
 

@@ -16,17 +16,8 @@ The synchronous method of the same name documents each method. Cancelling a task
 """
 
 from bucketq._aio_worker import Worker
-from bucketq.aio.file import (
-    Atomic,
-    QueueFile,
-    check,
-    fix_time,
-    measure,
-    open,
-    probe,
-    restore,
-    set_max_skew,
-)
+from bucketq.aio.file import Atomic, QueueFile, open
+from bucketq.aio.operate import check, fix_time, measure, probe, restore, set_max_skew
 from bucketq.aio.queue import Batch, Job, Jobs, Queue
 
 __all__ = [

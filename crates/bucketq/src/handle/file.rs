@@ -90,7 +90,7 @@ impl QueueFile {
     pub async fn call(&self, op: Op) -> Result<Done> {
         let door = self.door()?;
         check(&door, &op)?;
-        let enqueues = if door.shared.watchers.any() { enqueues(&op) } else { vec![] };
+        let enqueues = if door.shared.watchers.any() { op.enqueues() } else { vec![] };
         let done = if op.jobs().is_empty() {
             door.call(Work::Op(op), Wait::No).await
         } else {
@@ -408,12 +408,4 @@ pub(crate) fn deadline(door: &Door, began: Instant, lease: Duration) -> Instant 
 
 pub(crate) fn millis(time: Duration, what: &str) -> Result<i64> {
     i64::try_from(time.as_millis()).map_err(|_| Error::invalid(format!("the {what} is too long")))
-}
-
-/// Returns the queue and the number of jobs of each enqueue in an op.
-fn enqueues(op: &Op) -> Vec<(String, u64)> {
-    if let Op::Atomic(ops) = op {
-        return ops.iter().flat_map(enqueues).collect();
-    }
-    if let Op::Enqueue { queue, jobs } = op { vec![(queue.clone(), jobs.len() as u64)] } else { vec![] }
 }

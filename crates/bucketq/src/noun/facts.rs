@@ -38,8 +38,8 @@ enum Size<'a> {
     Small,
     /// One change, with bytes of a user.
     Bytes(Option<&'a Payload>),
-    /// These jobs.
-    Jobs(&'a [New]),
+    /// These jobs, enqueued into this queue.
+    Jobs(&'a str, &'a [New]),
     /// One change for the time that it takes, with this number of places in the order of enqueues and of finishes.
     Places(u64),
     /// That of these ops.
@@ -78,7 +78,7 @@ macro_rules! facts {
 }
 
 facts! {
-    Self::Enqueue { jobs, .. } => "enqueue", Inside, Unused, Jobs(jobs);
+    Self::Enqueue { queue, jobs } => "enqueue", Inside, Unused, Jobs(queue, jobs);
     Self::Claim(claim) => "claim", Alone, Sets(claim.lease_ms.or_else(default_lease)), Claiming(claim, None);
     Self::Ack { held, result } => "ack", Inside, Ends(held), Bytes(result.as_ref());
     Self::Nack { held, .. } => "nack", Inside, Ends(held), Small;
@@ -142,7 +142,7 @@ impl Op {
     pub(crate) fn parts(&self) -> &[Self] {
         match self.facts().size {
             Parts(ops) => ops,
-            Small | Bytes(_) | Jobs(_) | Places(_) | Claiming(..) => slice::from_ref(self),
+            Small | Bytes(_) | Jobs(..) | Places(_) | Claiming(..) => slice::from_ref(self),
         }
     }
 
@@ -182,15 +182,24 @@ impl Op {
     fn claiming(&self) -> Option<(&Claim, Option<&Self>)> {
         match self.facts().size {
             Claiming(claim, ends) => Some((claim, ends)),
-            Small | Bytes(_) | Jobs(_) | Places(_) | Parts(_) => None,
+            Small | Bytes(_) | Jobs(..) | Places(_) | Parts(_) => None,
         }
     }
 
     /// Returns the jobs that it enqueues, without those of its parts.
     pub(crate) fn jobs(&self) -> &[New] {
         match self.facts().size {
-            Jobs(jobs) => jobs,
+            Jobs(_, jobs) => jobs,
             Small | Bytes(_) | Places(_) | Parts(_) | Claiming(..) => &[],
+        }
+    }
+
+    /// Returns the queue and the number of jobs of each enqueue in it.
+    pub(crate) fn enqueues(&self) -> Vec<(String, u64)> {
+        match self.facts().size {
+            Jobs(queue, jobs) => vec![(queue.to_owned(), jobs.len() as u64)],
+            Parts(ops) => ops.iter().flat_map(Self::enqueues).collect(),
+            Small | Bytes(_) | Places(_) | Claiming(..) => vec![],
         }
     }
 
@@ -199,7 +208,7 @@ impl Op {
         match self.facts().size {
             Small | Places(_) => 0,
             Bytes(payload) => payload.map_or(0, |payload| payload.bytes.len()),
-            Jobs(jobs) => jobs.iter().map(|job| job.payload.bytes.len()).sum(),
+            Jobs(_, jobs) => jobs.iter().map(|job| job.payload.bytes.len()).sum(),
             Parts(ops) => ops.iter().map(Self::payload_bytes).sum(),
             Claiming(_, ends) => ends.map_or(0, Self::payload_bytes),
         }
@@ -209,7 +218,7 @@ impl Op {
     pub(crate) fn changes(&self) -> usize {
         match self.facts().size {
             Small | Bytes(_) | Places(_) => 1,
-            Jobs(jobs) => jobs.len(),
+            Jobs(_, jobs) => jobs.len(),
             Parts(ops) => ops.iter().map(Self::changes).sum(),
             Claiming(_, ends) => 1 + ends.map_or(0, Self::changes),
         }
@@ -220,7 +229,7 @@ impl Op {
         match self.facts().size {
             Small | Bytes(_) => 2,
             // Each may cancel another job to make room, and some may expire.
-            Jobs(jobs) => 1_000 + 2 * jobs.len() as u64,
+            Jobs(_, jobs) => 1_000 + 2 * jobs.len() as u64,
             Places(places) => places,
             Parts(ops) => ops.iter().map(Self::places).sum(),
             Claiming(claim, ends) => ASIDE + 4 * u64::from(claim.max) + ends.map_or(0, Self::places),

@@ -127,11 +127,11 @@ async fn at_rest(source: &Source, head: &Head) -> Result<Sound, FetchError> {
     let Answer::Queues(queues) = db.query(&Query::Queues, &at)? else {
         return Err(Error::bug("this is no list of queues").into());
     };
-    let held: u64 = queues.iter().filter_map(|queue| queue.counts.get(&State::Leased)).sum();
-    if held > 0 {
+    let leased: u64 = queues.iter().filter_map(|queue| queue.counts.get(&State::Leased)).sum();
+    if leased > 0 {
         let text = format!(
-            "workers hold {held} {}, whose leases count with the present max_skew: drain the queues, or stop the workers and wait until their leases have run out and others have finished these jobs",
-            if held == 1 { "job" } else { "jobs" }
+            "workers hold {leased} {}, whose leases count with the present max_skew: drain the queues, or stop the workers and wait until their leases have run out and others have finished these jobs",
+            if leased == 1 { "job" } else { "jobs" }
         );
         return Err(Error::new(Code::State, text).into());
     }

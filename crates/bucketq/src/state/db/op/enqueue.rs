@@ -176,14 +176,13 @@ impl Tx<'_> {
             let queue = self.line(line).name.clone();
             self.report(Happened::Enqueued(At { queue, id: job.id, run: 0, attempt: 0 }));
         }
-        Ok(Enqueued {
-            id: job.id,
-            deduplicated: false,
-            existing: false,
-            commit_seq: self.commit_seq,
-            commit_ms: self.now_ms,
-            dropped: vec![],
-        })
+        Ok(self.added(job.id))
+    }
+
+    /// Returns the receipt of a job that this op added.
+    const fn added(&self, id: JobId) -> Enqueued {
+        let (commit_seq, commit_ms) = (self.commit_seq, self.now_ms);
+        Enqueued { id, deduplicated: false, existing: false, commit_seq, commit_ms, dropped: vec![] }
     }
 
     const fn run_at_ms(&self, when: When) -> i64 {
