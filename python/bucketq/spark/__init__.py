@@ -17,7 +17,7 @@ from bucketq.errors import Invalid
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Analysed", "Processed", "pipeline", "process", "register", "session"]
+__all__ = ["Analysed", "Dead", "Processed", "pipeline", "process", "register", "session"]
 
 try:
     import pyarrow  # noqa: F401
@@ -28,7 +28,7 @@ except ImportError as error:
     ) from None
 
 from bucketq.spark._pipeline import Analysed, pipeline
-from bucketq.spark._work import Processed, process
+from bucketq.spark._work import Dead, Processed, process
 
 
 def register(spark: SparkSession) -> None:
