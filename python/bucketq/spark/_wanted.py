@@ -13,6 +13,7 @@ import pyarrow.compute
 from pyspark.sql import datasource as ds
 
 from bucketq.errors import Invalid
+from bucketq.spark._tables import MARKED
 
 # Arrow creates these functions at run time, so they have no types.
 pc: Any = pyarrow.compute
@@ -36,6 +37,8 @@ class Wanted:
 
     texts: Mapping[str, frozenset[str]] = field(default_factory=dict)
     ranges: Mapping[str, Range] = field(default_factory=dict)
+    marks: bool = True
+    """Whether the marks of writes are rows too."""
 
     @classmethod
     def of(cls, filters: Iterable[Any]) -> Wanted:
@@ -47,8 +50,11 @@ class Wanted:
 
     @classmethod
     def of_options(cls, options: Mapping[str, str]) -> Wanted:
-        """Return the filter from options: lists of queues and states, positions in the order of finishes, end times."""
-        wanted = cls()
+        """Return the filter from options: lists of queues and states, positions in the order of finishes, end times.
+
+        It excludes the marks of writes, unless their queue is named.
+        """
+        wanted = cls(marks="queues" in options)
         for option, column in (("queues", "queue"), ("states", "state")):
             if (text := options.get(option)) is not None:
                 names = frozenset(name.strip() for name in text.split(",") if name.strip())
@@ -113,11 +119,11 @@ class Wanted:
 
     def has_queue(self, name: str) -> bool:
         """Return True if rows of this queue may match."""
-        return name in self.texts.get("queue", (name,))
+        return name in self.texts.get("queue", (name,)) and (self.marks or name != MARKED)
 
     def columns(self) -> tuple[str, ...]:
         """Return the columns that the filter needs."""
-        return (*self.texts, *self.ranges)
+        return (*self.texts, *self.ranges, *(() if self.marks else ("queue",)))
 
     def chosen(self, table: pa.Table) -> pa.Table:
         """Return the matching rows."""
@@ -125,6 +131,8 @@ class Wanted:
         for name, texts in self.texts.items():
             if name in table.column_names:
                 mask = both(mask, pc.is_in(table.column(name), pa.array(sorted(texts), pa.string())))
+        if not self.marks and "queue" in table.column_names:
+            mask = both(mask, pc.not_equal(table.column("queue"), MARKED))
         for name, (least, most) in self.ranges.items():
             if name not in table.column_names:
                 continue

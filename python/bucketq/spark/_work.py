@@ -46,7 +46,9 @@ class Dead(NamedTuple):
 class Processed:
     """Result of ``process``: counts, the jobs that died, and the results as a DataFrame."""
 
-    def __init__(self, spark: SparkSession, place: Place, queue: str, run: str, rows: list[Any]) -> None:
+    def __init__(
+        self, spark: SparkSession, place: Place, queue: str, run: str, after: int, rows: list[Any]
+    ) -> None:
         self.run = run
         """Prefix of the worker names of this call; every job it worked on has one of them."""
         self.acked = sum(row["acked"] for row in rows)
@@ -63,16 +65,18 @@ class Processed:
         """Jobs that died: they had no attempt left."""
         self.died = (*named, *lapsed)
         """Those jobs with their last error; at most a thousand for each task."""
-        self._spark, self._place, self._queue = spark, place, queue
+        self._spark, self._place, self._queue, self._after = spark, place, queue, after
 
     def results(self) -> DataFrame:
         """Return the finished jobs of this call with their results, from the queue and its archive."""
         from pyspark.sql import functions as f
 
         reader = self._spark.read.format("bucketq")
-        frame = reader.options(**self._place.as_options()).option("view", "history").load()
+        reader = reader.options(**self._place.as_options(), after=self._after)
+        if "," not in self._queue:
+            reader = reader.option("queues", self._queue)
         mine = (f.col("queue") == self._queue) & f.col("worker").startswith(f"{self.run}-")
-        return frame.filter(mine)
+        return reader.load().filter(mine)
 
     def __repr__(self) -> str:
         told = f"{self.acked} acked, {self.failed} failed, {self.lost} lost, {self.dead} dead"
@@ -110,14 +114,14 @@ def process(
         )
     begun = time.time()
     place = Place.of(url, settings or {})
-    place.check_queues([queue])
+    after = place.check_queues([queue])
     run = f"spark-{uuid.uuid4().hex[:12]}"
     cores = tasks or spark.sparkContext.defaultParallelism
     end = None if seconds is None else begun + seconds
     work = _Task(place, queue, function, how, batch, lease, seconds, end, run)
     # Collected here, not returned as a plan: a plan that runs twice would process other jobs each time.
     rows = spark.range(0, cores, 1, cores).mapInPandas(work, TOLD).collect()
-    return Processed(spark, place, queue, run, rows)
+    return Processed(spark, place, queue, run, after, rows)
 
 
 def lapsed_of(place: Place, name: str, run: str, known: set[str]) -> list[Dead]:
