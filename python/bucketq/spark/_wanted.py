@@ -3,7 +3,7 @@
 # pyright: basic
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute
 from pyspark.sql import datasource as ds
 
+from bucketq import _convert as convert
 from bucketq.errors import Invalid
 from bucketq.spark._tables import MARKED
 
 # Arrow creates these functions at run time, so they have no types.
 pc: Any = pyarrow.compute
 
-__all__ = ["CHOOSING", "Wanted"]
+__all__ = ["CHOOSING", "Wanted", "listed", "one_of"]
 
 CHOOSING = ("queues", "states", "after", "until", "since", "before")
 """Options that select rows."""
@@ -57,7 +58,7 @@ class Wanted:
         wanted = cls(marks="queues" in options)
         for option, column in (("queues", "queue"), ("states", "state")):
             if (text := options.get(option)) is not None:
-                names = frozenset(name.strip() for name in text.split(",") if name.strip())
+                names = frozenset(listed(text))
                 wanted = replace(wanted, texts={**wanted.texts, column: names})
         if (text := options.get("after")) is not None:
             wanted = wanted.between("finish_seq", place("after", text) + 1, None)
@@ -162,6 +163,19 @@ def number(name: str, value: Any) -> int | None:
 def meets(wanted: Range, first: int, last: int) -> bool:
     least, most = wanted
     return (least is None or last >= least) and (most is None or first <= most)
+
+
+def listed(text: str | None) -> list[str]:
+    """Return the names in an option."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def one_of(name: str, text: str, words: Sequence[str]) -> str:
+    """Return an option that is one of these words."""
+    if text not in words:
+        near = convert.nearest(text, words)
+        raise Invalid(f"the option {name} must be {' or '.join(words)}, not {text!r}: {near}", "option")
+    return text
 
 
 def place(name: str, text: str) -> int:

@@ -20,6 +20,7 @@ def test_options_choose_objects_before_they_are_fetched_and_a_frame_can_be_used_
             work(file, "mail", 6, dead=1, at=part)
             work(file, "reports", 6, at=part)
             file.archive()
+        file.create_queue("none")
         objects = file.archives().objects
         assert len(objects) == 8
     third = sorted(one.first_seq for one in objects if one.queue == "mail")[2]
