@@ -168,6 +168,14 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         )
         return asdict(offset)
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the end of the newest commit that was seen, for the progress of the query."""
+        pinned = self.target or self.known
+        if pinned is None:
+            return None
+        end = pinned.commit_seq << 24 | END
+        return asdict(Offset(end, pinned.commit_seq, pinned.commit_ms, pinned.lineage_id.hex()))
+
     def up_to_date(self, pinned: Any, begin: Offset, watermark: int) -> Offset:
         """Remember that there was nothing to read: runs in objects that expire later finished after this commit.
 

@@ -41,6 +41,21 @@ def test_available_now_drains_in_batches_of_at_most_so_many_rows_and_stops(place
         assert [len(batch) for batch in batches] == [3]
 
 
+def test_the_progress_of_a_stream_has_the_newest_offset_beside_that_of_the_batch(place, tmp_path):
+    with place.open() as file:
+        archive(file, "mail", keep=50)
+        work(file, "mail", 10)
+        query = drain(stream(place, maxRows=4), tmp_path, lambda rows, n: rows.collect())
+        newest = file.stats().commit_seq
+    told = [progress["sources"][0] for progress in query.recentProgress if progress["numInputRows"]]
+    assert len(told) == 3
+    for source in told:
+        latest, end = source["latestOffset"], source["endOffset"]
+        latest, end = (json.loads(one) if isinstance(one, str) else one for one in (latest, end))
+        assert latest["commit"] == newest
+        assert latest["seq"] >= end["seq"]
+
+
 def test_the_same_offsets_give_the_same_rows_after_a_failed_sink_whatever_became_of_the_jobs(place, tmp_path):
     seen: list[Any] = []
 
