@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +16,13 @@ from bucketq.settings import load
 def analyze(
     url: Annotated[str, typer.Argument(metavar="URL", help="The queue file.", show_default=False)],
     output: Annotated[
-        Path, typer.Option("--out", "-o", help="The directory for tables and report.", show_default=False)
+        str,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The directory for tables and report: a path or URL of Spark.",
+            show_default=False,
+        ),
     ],
     master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
     memory: Annotated[str, typer.Option(help="Memory of the driver.")] = "2g",
@@ -32,7 +37,7 @@ def analyze(
     """
     try:
         from bucketq import spark
-        from bucketq.spark import _pipeline, _place
+        from bucketq.spark import _place
     except ImportError as error:
         raise Invalid(str(error), "option") from None
     given: dict[str, Any] = load(settings)
@@ -40,9 +45,6 @@ def analyze(
     # Spark takes a while to start: report misspelt options before.
     place = _place.Place.of(url, given)
     place.objects().head().wait()
-    if output.exists() and not output.is_dir():
-        raise Invalid(f"{output} is a file: give a directory for the tables")
-    _pipeline.before(Path(output, "state.json"), place.url)
     if master.startswith("local"):
         # Other machines must not reach it; if unset, Spark prints a warning about this machine's name.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -63,6 +65,8 @@ def analyze(
     finally:
         session.stop()
     if json:
-        answer({"report": str(done.report), "new": done.new, "jobs": done.jobs, "seconds": done.seconds})
+        answer({"report": done.report, "new": done.new, "jobs": done.jobs, "seconds": done.seconds})
+    elif done.report is None:
+        say(f"{url} has no finished jobs yet: there is nothing to analyse")
     else:
         say(f"{done.jobs} jobs, {done.new} runs new, in {done.seconds:.0f} s: {done.report}")

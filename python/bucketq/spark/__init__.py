@@ -17,18 +17,21 @@ from bucketq.errors import Invalid
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Analysed", "Processed", "pipeline", "process", "register", "session"]
+__all__ = ["Analysed", "Dead", "Processed", "pipeline", "process", "register", "session"]
 
 try:
     import pyarrow  # noqa: F401
-    import pyspark  # noqa: F401
+    import pyspark
 except ImportError as error:
     raise ImportError(
         f'bucketq.spark needs an extra ({error.name} is missing): pip install "bucketq[spark]"'
     ) from None
 
+if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 2):
+    raise ImportError(f"bucketq.spark needs PySpark 4.2 or newer, and this is {pyspark.__version__}")
+
 from bucketq.spark._pipeline import Analysed, pipeline
-from bucketq.spark._work import Processed, process
+from bucketq.spark._work import Dead, Processed, process
 
 
 def register(spark: SparkSession) -> None:

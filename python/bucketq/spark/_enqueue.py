@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import sleep
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bucketq._native import Op, enqueues
-from bucketq.errors import Contended, Error, NotFound, OutcomeUnknown, Unavailable
+from bucketq.errors import Contended, Error, Invalid, NotFound, OutcomeUnknown, Unavailable
 from bucketq.spark._place import Place
 
 __all__ = ["MARKS", "Write"]
@@ -47,6 +47,12 @@ class Write:
     chunk: int
     keep_s: int
 
+    query_run: str = field(default="", init=False)
+    """The run of the streaming query, if the key is that of its batch."""
+    target: str = field(default="", init=False)
+    """Where the rows go, in words."""
+    token: str = field(default_factory=lambda: uuid4().hex, init=False)
+    """Tells this attempt from others."""
     begun: str = field(default="", init=False)
     """The id of the first chunk's mark, from any attempt; the ids of plan and end derive from it."""
 
@@ -96,6 +102,20 @@ class Write:
         )
         return receipt.id == named("end", self.begun)
 
+    def check_repeated(self, file: Any) -> None:
+        """Raise if this complete write is another one of the same batch, for Spark does not distinguish them.
+
+        A repeated batch belongs to another run of the query.
+        """
+        end = file.get(named("end", self.begun)) if self.query_run else None
+        told = {} if end is None else json.loads(end.payload)
+        if told.get("run") == self.query_run and told.get("token") != self.token:
+            raise Invalid(
+                f"this batch writes twice to {self.target}: give each write of a batch its own name, "
+                '.option("key", f"a name of your own {batch_id}")',
+                "option",
+            )
+
     def mark(self, number: int) -> str:
         """Return the dedup key of a chunk's mark."""
         return f"{hashed(self.key)}-{number}"
@@ -139,6 +159,7 @@ class Write:
                 # The attempt that enqueued the first chunk determines the others; otherwise rows would come twice.
                 begun = self.plan(file)
                 if begun is None:
+                    self.check_repeated(file)
                     log.info("%s is complete: its jobs are enqueued", self.key)
                     return None
                 if (tuple(begun["pieces"]), begun["chunk"]) != (pieces, size):
@@ -204,6 +225,8 @@ class Write:
                         tx.enqueue(MARKS, plan, id=named("plan", mark), delay=FOR_EVER)
                     if last:
                         end = {"write": self.key, "chunks": number + 1}
+                        if self.query_run:
+                            end |= {"run": self.query_run, "token": self.token}
                         window = {"dedup": self.end_key, "dedup_window": self.keep_s}
                         tx.cancel(tx.enqueue(MARKS, end, id=named("end", self.begun), **window))
                     if planned:

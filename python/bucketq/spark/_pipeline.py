@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bucketq.errors import Invalid
 from bucketq.spark import _tables
+from bucketq.spark._files import Folder
 from bucketq.spark._place import Place
 from bucketq.spark._report import report
 from bucketq.spark._tables import VIEWS
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Analysed", "pipeline"]
 
 Say = Callable[[str], object]
+STATE = "state.json"
 FORMAT = 1
 """Format version of the output directory; a directory with another version is not touched."""
 WHILE = {
@@ -44,8 +43,10 @@ WHILE = {
 class Analysed:
     """Result of one execution of the pipeline."""
 
-    out: Path
-    report: Path
+    out: str
+    """The directory, as it was given."""
+    report: str | None
+    """The page in it; None if no job has finished yet."""
     new: int
     """Finished runs that are new in this execution."""
     lives: int
@@ -69,14 +70,16 @@ def pipeline(
 ) -> Analysed:
     """Bring the tables in ``out`` up to the newest finished jobs, and write the report.
 
-    It reads only the runs that finished since the last call. Repeat a call that was interrupted: the stream has its
+    ``out`` is a path or URL as Spark understands it: ``analysis``, ``hdfs:///analysis``, ``s3a://acme/analysis``. It
+    reads only the runs that finished since the last call. Repeat a call that was interrupted: the stream has its
     checkpoint, and each table is replaced as a whole or by the day.
     """
+    folder = Folder(spark, out)
     before = {name: spark.conf.get(name) for name in WHILE}
     try:
         for name, value in WHILE.items():
             spark.conf.set(name, value)
-        return run(spark, url, out, settings, max_rows, price_put, on_loss, say)
+        return run(spark, url, folder, settings, max_rows, price_put, on_loss, say)
     finally:
         for name, value in before.items():
             spark.conf.set(name, value or WHILE[name])
@@ -88,7 +91,7 @@ def pipeline(
 def run(
     spark: SparkSession,
     url: str | PathLike[str],
-    out: str | PathLike[str],
+    out: Folder,
     settings: Mapping[str, Any] | None,
     max_rows: int | None,
     price_put: float,
@@ -97,15 +100,15 @@ def run(
 ) -> Analysed:
     begun = time.monotonic()
     place = Place.of(url, settings or {})
-    out = Path(os.path.abspath(out))
-    state = out / "state.json"
-    known = before(state, place.url)
-    out.mkdir(parents=True, exist_ok=True)
+    out.create()
+    known = before(out, place.url)
     say("reading finished jobs")
-    read(spark, place, out, max_rows, on_loss, say)
-    if not (out / "lives" / "_spark_metadata").exists():
-        raise nothing(place)
-    view(spark.read.parquet(str(out / "lives")), "lives_all")
+    schema = read(spark, place, out, max_rows, on_loss, say)
+    nothing = Analysed(out.name, None, 0, 0, 0, 0, time.monotonic() - begun)
+    if not out.exists("lives/_spark_metadata"):
+        return nothing
+    # Without a run there is no file to take the schema from.
+    view(spark.read.schema(schema).parquet(out.at("lives")), "lives_all")
     view(sql(spark, f"SELECT * FROM {{lives_all}} WHERE queue <> '{_tables.MARKED}'"), "lives")
     say("looking for changes")
     counts = {
@@ -114,7 +117,7 @@ def run(
     }
     if not counts:
         # There are only the marks of writes.
-        raise nothing(place)
+        return nothing
     changed = sorted(day for day, n in counts.items() if known.get("days", {}).get(day) != n)
     new = sum(counts.values()) - sum(known.get("days", {}).values())
     suspects(spark)
@@ -122,23 +125,27 @@ def run(
     if days:
         say(f"computing {len(days)} days with {new} new runs")
         hours(spark, out, days)
-    view(spark.read.parquet(str(out / "hours")), "hours")
+    view(spark.read.parquet(out.at("hours")), "hours")
     for name, text in _tables.TABLES.items():
         repriced = name == "commits" and known.get("price_put") != price_put
-        if days or repriced or not (out / name).exists():
+        if days or repriced or not out.exists(name):
             say(f"computing {name}")
-            replace(sql(spark, text, price_put=price_put), out / name)
+            replace(sql(spark, text, price_put=price_put), out, name)
     found = sql(spark, "SELECT sum(completed + dead + cancelled) AS n FROM {hours}").collect()
     jobs = found[0]["n"] or 0
     say("writing the report")
     page = report(spark, out, place.url, price_put)
-    write(state, {"format": FORMAT, "url": place.url, "days": counts, "price_put": price_put})
+    state = {"format": FORMAT, "url": place.url, "days": counts, "price_put": price_put}
+    out.write(STATE, json.dumps(state).encode())
     taken = time.monotonic() - begun
-    return Analysed(out, page, new, sum(counts.values()), int(jobs), len(days), taken)
+    return Analysed(out.name, page, new, sum(counts.values()), int(jobs), len(days), taken)
 
 
-def read(spark: SparkSession, place: Place, out: Path, max_rows: int | None, on_loss: str, say: Say) -> None:
-    """Append newly finished runs, by day, each run once: stream offsets and Spark's file sink ensure that."""
+def read(spark: SparkSession, place: Place, out: Folder, max_rows: int | None, on_loss: str, say: Say) -> Any:
+    """Append newly finished runs, by day, each run once: stream offsets and Spark's file sink ensure that.
+
+    Returns their schema.
+    """
     stream = spark.readStream.format("bucketq").options(**place.as_options())
     stream = stream.option("columns", _tables.LIFE_COLUMNS).option("onLoss", on_loss)
     if max_rows is not None:
@@ -147,8 +154,8 @@ def read(spark: SparkSession, place: Place, out: Path, max_rows: int | None, on_
     query = (
         lives.writeStream.format("parquet")
         .partitionBy("day")
-        .option("path", str(out / "lives"))
-        .option("checkpointLocation", str(out / "checkpoint"))
+        .option("path", out.at("lives"))
+        .option("checkpointLocation", out.at("checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
@@ -158,6 +165,7 @@ def read(spark: SparkSession, place: Place, out: Path, max_rows: int | None, on_
         if last is not None and last["batchId"] != told:
             told = last["batchId"]
             say(f"batch {told}: {last['numInputRows']} runs")
+    return lives.schema
 
 
 def sql(spark: SparkSession, text: str, **more: Any) -> Any:
@@ -166,10 +174,6 @@ def sql(spark: SparkSession, text: str, **more: Any) -> Any:
 
 def view(frame: Any, name: str) -> None:
     frame.createOrReplaceTempView(VIEWS[name])
-
-
-def nothing(place: Place) -> Invalid:
-    return Invalid(f"{place.url} has no finished jobs yet: there is nothing to analyse", "state")
 
 
 def suspects(spark: SparkSession) -> None:
@@ -200,43 +204,37 @@ def listed(days: list[str]) -> str:
     return ", ".join(f"DATE'{day}'" for day in days)
 
 
-def hours(spark: SparkSession, out: Path, days: list[str]) -> None:
+def hours(spark: SparkSession, out: Folder, days: list[str]) -> None:
     """Replace the hours of these days."""
     table = sql(spark, _tables.BY_HOUR, days=listed(days))
     table = table.repartition(1) if len(days) < 100 else table.repartition("day")
-    path = out / "hours"
     # All rows of an hour may move to another one, so delete the day first; if this is interrupted, it is repeated.
     for day in days:
-        shutil.rmtree(path / f"day={day}", ignore_errors=True)
-    table.write.mode("append").partitionBy("day").parquet(str(path))
+        out.delete(f"hours/day={day}")
+    table.write.mode("append").partitionBy("day").parquet(out.at("hours"))
 
 
-def replace(table: Any, path: Path) -> None:
-    """Replace the table at ``path``; the old one stays until the new one is complete."""
-    fresh, old = path.with_name(f".{path.name}.new"), path.with_name(f".{path.name}.old")
-    table.coalesce(1).write.mode("overwrite").parquet(str(fresh))
-    shutil.rmtree(old, ignore_errors=True)
-    if path.exists():
-        path.rename(old)
-    fresh.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
+def replace(table: Any, out: Folder, name: str) -> None:
+    """Replace a table; the old one stays until the new one is complete."""
+    fresh, old = f".{name}.new", f".{name}.old"
+    table.coalesce(1).write.mode("overwrite").parquet(out.at(fresh))
+    out.delete(old)
+    if out.exists(name):
+        out.rename(name, old)
+    out.rename(fresh, name)
+    out.delete(old)
 
 
-def before(state: Path, url: str) -> dict[str, Any]:
+def before(out: Folder, url: str) -> dict[str, Any]:
     """Return the state of the last execution, if it is for the same queue file."""
-    if not state.exists():
+    body = out.read(STATE)
+    if body is None:
         return {}
     try:
-        known = json.loads(state.read_text())
+        known = json.loads(body)
         wrong = known["url"] != url or known["format"] != FORMAT
     except (ValueError, LookupError, TypeError):
-        raise Invalid(f"{state} is not a finished analysis: choose another directory") from None
+        raise Invalid(f"{out.shown(STATE)} is not a finished analysis: choose another directory") from None
     if wrong:
-        raise Invalid(f"{state.parent} holds the analysis of {known['url']}: give another directory")
+        raise Invalid(f"{out.name} holds the analysis of {known['url']}: give another directory")
     return known
-
-
-def write(path: Path, value: Any) -> None:
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(value))
-    fresh.replace(path)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from os import PathLike
@@ -12,7 +12,7 @@ from typing import Any
 
 from bucketq import _convert as convert
 from bucketq import _native
-from bucketq.errors import Invalid
+from bucketq.errors import Invalid, NotFound
 from bucketq.file import QueueFile
 from bucketq.settings import resolve
 
@@ -74,6 +74,23 @@ class Place:
     def open(self) -> QueueFile:
         """Open a handle; it shares the writer of other handles of this process with the same settings."""
         return QueueFile(_native.open(self.url, dict(self.settings)).wait(), self.url)
+
+    def check_queues(self, names: Iterable[str]) -> int:
+        """Raise if one of these queues does not exist; also if the queue file does not. A deleted queue that has an
+        archive counts. Returns a position in the order of finishes: later runs come after it.
+        """
+        names = list(names)
+        pinned = self.objects().pin().wait()
+        known = {queue["name"] for queue in pinned.queues()}
+        position = (pinned.commit_seq + 1 << 24) - 1
+        if known.issuperset(names):
+            return position
+        known |= {listed["queue"] for listed in pinned.archives(0)}
+        for name in names:
+            if name not in known:
+                near = convert.nearest(name, sorted(known)) if known else "it has none yet"
+                raise NotFound(f"there is no queue {name!r} in {self.url}: {near}", "no_such_queue")
+        return position
 
     def read(self, key: str, hash: bytes | None = None) -> bytes | None:
         """Return the bytes of an object."""

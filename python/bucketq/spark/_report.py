@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import csv
 import html
+import io
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bucketq.spark import _plot
+from bucketq.spark._files import Folder
 from bucketq.spark._plot import amount, duration, plot
 from bucketq.spark._tables import VIEWS
 from bucketq.spark._verdicts import ALL, verdicts
@@ -38,30 +39,26 @@ FROM {hours} GROUP BY queue ORDER BY arrivals DESC
 """Percentiles are those of a typical hour: the median of the hours."""
 
 
-def report(spark: SparkSession, out: Path, url: str, price_put: float) -> Path:
-    """Write ``report.html`` and the CSV files into ``out``."""
+def report(spark: SparkSession, out: Folder, url: str, price_put: float) -> str:
+    """Write ``report.html`` and the CSV files into ``out``. Returns the path of the page."""
     tables = {
         "queues": rows(spark.sql(QUEUES.format(**VIEWS))),
         "hours": rows(spark.table(VIEWS["hours"]).drop("day").orderBy("queue", "hour")),
     }
     for name in ("backlog", "workers", "groups", "errors", "commits"):
-        frame = spark.read.parquet(str(out / name))
+        frame = spark.read.parquet(out.at(name))
         if name in ("backlog", "workers", "commits"):
             frame = frame.orderBy("hour")
         tables[name] = rows(frame)
-    folder = out / "csv"
-    folder.mkdir(exist_ok=True)
     for name, table in tables.items():
-        with (folder / f"{name}.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(table[0]) if table else ["nothing"])
-            writer.writeheader()
-            writer.writerows(table)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, list(table[0]) if table else ["nothing"])
+        writer.writeheader()
+        writer.writerows(table)
+        out.write(f"csv/{name}.csv", text.getvalue().encode())
     judged = verdicts(tables["queues"], tables["workers"], tables["commits"], price_put)
-    page = out / "report.html"
-    fresh = page.with_suffix(".new")
-    fresh.write_text(shown(url, tables, judged), encoding="utf-8")
-    fresh.replace(page)
-    return page
+    out.write("report.html", shown(url, tables, judged).encode())
+    return out.shown("report.html")
 
 
 def rows(frame: Any) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from bucketq.spark._columns import schema_of
 from bucketq.spark._lives import Archived, Lives, LivesReader, archived, grouped, live
 from bucketq.spark._place import Place
 from bucketq.spark._tables import MARKED
-from bucketq.spark._wanted import CHOOSING, Wanted
+from bucketq.spark._wanted import CHOOSING, Wanted, one_of
 
 __all__ = ["Offset", "StreamReader"]
 
@@ -113,8 +113,8 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         self.batch_rows: int = source.count("batchRows", 10_000)
         self.max_rows: int | None = source.count("maxRows", None)
         self.max_bytes: int | None = source.count("maxBytes", None)
-        self.start: str = source.option("start", "earliest")
-        self.on_loss: str = source.option("onLoss", "fail")
+        self.start = one_of("start", source.option("start", "earliest"), ("earliest", "latest"))
+        self.on_loss = one_of("onLoss", source.option("onLoss", "fail"), ("fail", "ignore"))
         self.poll = seconds(source.option("pollSeconds", "1"))
         for name in CHOOSING:
             if name not in ("queues", "states") and source.option(name) is not None:
@@ -123,10 +123,6 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
                     "option",
                 )
         self.wanted = Wanted.of_options(source.options)
-        if self.start not in ("earliest", "latest"):
-            raise Invalid(f"the option start must be earliest or latest, not {self.start!r}", "option")
-        if self.on_loss not in ("fail", "ignore"):
-            raise Invalid(f"the option onLoss must be fail or ignore, not {self.on_loss!r}", "option")
         self.group = os.urandom(8)
         self.target: Any = None
         self.version: str | None = None
@@ -172,6 +168,14 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
             end, pinned.commit_seq, ms, begin.lineage, objects=len(objects), staged=staged, stage=stage
         )
         return asdict(offset)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the end of the newest commit that was seen, for the progress of the query."""
+        pinned = self.target or self.known
+        if pinned is None:
+            return None
+        end = pinned.commit_seq << 24 | END
+        return asdict(Offset(end, pinned.commit_seq, pinned.commit_ms, pinned.lineage_id.hex()))
 
     def up_to_date(self, pinned: Any, begin: Offset, watermark: int) -> Offset:
         """Remember that there was nothing to read: runs in objects that expire later finished after this commit.

@@ -3,7 +3,7 @@
 # pyright: basic
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,12 +12,14 @@ import pyarrow as pa
 import pyarrow.compute
 from pyspark.sql import datasource as ds
 
+from bucketq import _convert as convert
 from bucketq.errors import Invalid
+from bucketq.spark._tables import MARKED
 
 # Arrow creates these functions at run time, so they have no types.
 pc: Any = pyarrow.compute
 
-__all__ = ["CHOOSING", "Wanted"]
+__all__ = ["CHOOSING", "Wanted", "listed", "one_of"]
 
 CHOOSING = ("queues", "states", "after", "until", "since", "before")
 """Options that select rows."""
@@ -36,6 +38,8 @@ class Wanted:
 
     texts: Mapping[str, frozenset[str]] = field(default_factory=dict)
     ranges: Mapping[str, Range] = field(default_factory=dict)
+    marks: bool = True
+    """Whether the marks of writes are rows too."""
 
     @classmethod
     def of(cls, filters: Iterable[Any]) -> Wanted:
@@ -47,11 +51,14 @@ class Wanted:
 
     @classmethod
     def of_options(cls, options: Mapping[str, str]) -> Wanted:
-        """Return the filter from options: lists of queues and states, positions in the order of finishes, end times."""
-        wanted = cls()
+        """Return the filter from options: lists of queues and states, positions in the order of finishes, end times.
+
+        It excludes the marks of writes, unless their queue is named.
+        """
+        wanted = cls(marks="queues" in options)
         for option, column in (("queues", "queue"), ("states", "state")):
             if (text := options.get(option)) is not None:
-                names = frozenset(name.strip() for name in text.split(",") if name.strip())
+                names = frozenset(listed(text))
                 wanted = replace(wanted, texts={**wanted.texts, column: names})
         if (text := options.get("after")) is not None:
             wanted = wanted.between("finish_seq", place("after", text) + 1, None)
@@ -113,11 +120,11 @@ class Wanted:
 
     def has_queue(self, name: str) -> bool:
         """Return True if rows of this queue may match."""
-        return name in self.texts.get("queue", (name,))
+        return name in self.texts.get("queue", (name,)) and (self.marks or name != MARKED)
 
     def columns(self) -> tuple[str, ...]:
         """Return the columns that the filter needs."""
-        return (*self.texts, *self.ranges)
+        return (*self.texts, *self.ranges, *(() if self.marks else ("queue",)))
 
     def chosen(self, table: pa.Table) -> pa.Table:
         """Return the matching rows."""
@@ -125,6 +132,8 @@ class Wanted:
         for name, texts in self.texts.items():
             if name in table.column_names:
                 mask = both(mask, pc.is_in(table.column(name), pa.array(sorted(texts), pa.string())))
+        if not self.marks and "queue" in table.column_names:
+            mask = both(mask, pc.not_equal(table.column("queue"), MARKED))
         for name, (least, most) in self.ranges.items():
             if name not in table.column_names:
                 continue
@@ -154,6 +163,19 @@ def number(name: str, value: Any) -> int | None:
 def meets(wanted: Range, first: int, last: int) -> bool:
     least, most = wanted
     return (least is None or last >= least) and (most is None or first <= most)
+
+
+def listed(text: str | None) -> list[str]:
+    """Return the names in an option."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def one_of(name: str, text: str, words: Sequence[str]) -> str:
+    """Return an option that is one of these words."""
+    if text not in words:
+        near = convert.nearest(text, words)
+        raise Invalid(f"the option {name} must be {' or '.join(words)}, not {text!r}: {near}", "option")
+    return text
 
 
 def place(name: str, text: str) -> int:

@@ -42,6 +42,8 @@ class Aside(ds.WriterCommitMessage):
     pieces: tuple[str, ...]
     rows: int
     rejected: int = 0
+    run: str = ""
+    """The run of the streaming query that this write belongs to, if Spark named the write."""
 
 
 @dataclass
@@ -109,10 +111,17 @@ class Writing:
             return
         key, group = asides[0].key, asides[0].group
         pieces = tuple(piece for aside in asides for piece in aside.pieces)
-        self.write(key, group).run(pieces, sum(aside.rows for aside in asides))
+        write = self.write(key, group)
+        write.query_run, write.target = asides[0].run, self.target
+        write.run(pieces, sum(aside.rows for aside in asides))
 
     def write(self, key: str, group: bytes) -> Write:
         return Write(self.place, self.file_id, key, group, self.chunk, self.keep_s)
+
+    @property
+    def target(self) -> str:
+        """Where the rows go, in words."""
+        return f"the queue {self.rules.queue}" if self.rules.queue else "the queues of its rows"
 
 
 class BatchWriter(ds.DataSourceArrowWriter):
@@ -124,13 +133,30 @@ class BatchWriter(ds.DataSourceArrowWriter):
         writing.group = group_of(f"batch {self.key}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Aside:
-        return self.writing.put_aside(iterator, f"batch {self.key}", self.writing.group)
+        context = TaskContext.get()
+        query = context and context.getLocalProperty("sql.streaming.queryId")
+        if self.writing.key or not context or not query:
+            return self.writing.put_aside(iterator, f"batch {self.key}", self.writing.group)
+        # A batch of a stream may be repeated, and its write must then be known by the same name.
+        batch, run = (context.getLocalProperty(n) for n in ("streaming.sql.batchId", "spark.jobGroup.id"))
+        if batch is None or not run:
+            raise Invalid(
+                "Spark does not name this batch, and may repeat it: give the write a name, "
+                '.option("key", f"a name of your own {batch_id}")',
+                "option",
+            )
+        name = f"query {query} batch {batch} to {self.writing.target}"
+        aside = self.writing.put_aside(iterator, name, group_of(name))
+        aside.run = run
+        return aside
 
     def commit(self, messages: list[Any]) -> None:
         self.writing.enqueue(messages)
 
     def abort(self, messages: list[Any]) -> None:
-        write = self.writing.write(f"batch {self.key}", self.writing.group)
+        told = next((m for m in messages if m is not None), None)
+        key, group = (told.key, told.group) if told else (f"batch {self.key}", self.writing.group)
+        write = self.writing.write(key, group)
         # Keep the rows of chunks that are not enqueued yet: repeating the write continues with them.
         if not write.unfinished():
             write.sweep()

@@ -10,13 +10,15 @@ import pyarrow as pa
 from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
+from bucketq import _convert as convert
+from bucketq import _show
 from bucketq.errors import Invalid
 from bucketq.spark import _columns
 from bucketq.spark._live_views import LiveReader
 from bucketq.spark._lives import Archived, Live, Lives, LivesReader, grouped
 from bucketq.spark._place import Place
 from bucketq.spark._stream import StreamReader
-from bucketq.spark._wanted import CHOOSING, Wanted
+from bucketq.spark._wanted import CHOOSING, Wanted, listed, one_of
 from bucketq.spark._write import BatchWriter, StreamWriter, writing_of
 
 __all__ = ["Source"]
@@ -54,12 +56,25 @@ class Source(ds.DataSource):
     def view(self) -> str:
         return _columns.view_of(self.options.get("view", "history"))
 
+    def check_words(self) -> None:
+        """Raise if an option names a state, a queue or a word that does not exist."""
+        one_of("pushdown", self.options.get("pushdown", "false").lower(), ("true", "false"))
+        states = _show.STATES[3:] if self.view == "history" else _show.STATES
+        for name in listed(self.options.get("states")):
+            if name not in states:
+                unfinished = "unfinished jobs are in the view jobs"
+                near = unfinished if name in _show.STATES else convert.nearest(name, states)
+                raise Invalid(f"there is no state {name!r} in the view {self.view}: {near}", "option")
+        if queues := listed(self.options.get("queues")):
+            self.place.check_queues(queues)
+
     @property
     def place(self) -> Place:
         return Place.of_options(dict(self.options.items()), OPTIONS)
 
     def schema(self) -> StructType:
         schema = _columns.schema_of(self.view, self.options.get("columns"))
+        self.check_words()
         # Spark calls this once per DataFrame, and this object travels with the DataFrame.
         found = self.place.objects().head().wait()
         assert found is not None
@@ -67,7 +82,7 @@ class Source(ds.DataSource):
         return schema
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
-        if self.option("pushdown", "false") == "true":
+        if self.options.get("pushdown", "false").lower() == "true":
             return PushingReader(self, schema)
         return Reader(self, schema)
 

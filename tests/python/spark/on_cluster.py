@@ -16,8 +16,10 @@ def main() -> None:
         import signal
         from pathlib import Path
 
-        # The ancestors of this process: the daemon of Python workers, and the executor.
-        executor = int(Path(f"/proc/{os.getppid()}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        # The ancestors of this process: the process of its task, the daemon of Python workers, and the executor.
+        executor = os.getppid()
+        for _ in range(2):
+            executor = int(Path(f"/proc/{executor}/stat").read_text().rsplit(")", 1)[1].split()[1])
         n, attempt = job.data["n"], job.attempt  # type: ignore[attr-defined]
         if (n, attempt) == (13, 1):
             command = Path(f"/proc/{executor}/cmdline").read_text()

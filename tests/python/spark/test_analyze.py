@@ -44,6 +44,10 @@ def test_analyze_writes_tables_and_a_report_and_adds_what_is_new(process, tmp_pa
     assert (answer["new"], answer["jobs"]) == (5, 25)
     assert "Does a queue in object storage fit?" in (out / "report.html").read_text()
     assert "give a directory" in process.fails("Invalid", "analyze", url, "--out", str(out / "report.html"))
-    with bucketq.open(f"{url}-other"):
-        pass
+    with bucketq.open(f"{url}-other") as file:
+        said, _ = analyze(process, f"{url}-other", "--out", str(tmp_path / "empty"))
+        assert said == f"{url}-other has no finished jobs yet: there is nothing to analyse\n"
+        file.queue("mail").enqueue({})
+        said, _ = analyze(process, f"{url}-other", "--out", str(tmp_path / "empty"), "--json")
+        assert (json.loads(said)["jobs"], json.loads(said)["report"]) == (0, None)
     assert "holds the analysis of" in process.fails("Invalid", "analyze", f"{url}-other", "--out", str(out))

@@ -27,11 +27,13 @@ def test_the_jobs_of_a_killed_executor_come_back_and_all_finish_with_one_result_
         assert q.counts().counts["done"] == JOBS
         again = {job.id for job in file.list(queue="mail", limit=JOBS).jobs if job.attempt > 1}
     assert ids[13] in again
-    assert len(again) == 20, "the batch that the executor had came back, and no other job"
+    assert len(again) <= 20, "what the executor had not acked of its batch came back, and no other job"
     assert sorted(id for id, _, _ in told["rows"]) == sorted(ids), "each result once"
     results = {id: result["n"] for id, _, result in told["rows"]}
     assert results == {id: n for n, id in enumerate(ids)}
-    assert (told["acked"], told["lost"]) == (JOBS, 0)
+    # The counts of a killed executor are lost.
+    assert JOBS - 20 < told["acked"] <= JOBS
+    assert told["lost"] == 0
 
 
 def test_tasks_that_run_twice_to_be_quicker_enqueue_their_rows_once(place, spark, tmp_path):

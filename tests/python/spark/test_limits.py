@@ -124,6 +124,7 @@ def test_a_stream_is_told_of_archive_objects_that_went_unread_unless_it_does_not
     archived(place, 1, 5)
     assert read() == [5]
     with place.open() as file:
+        file.create_queue("other")
         file.queue("mail").configure(archive=True, keep=0, archive_for=0.001)
         for part in range(1, 4):
             work(file, "mail", 5, at=100 * part)

@@ -43,6 +43,7 @@ def test_options_choose_rows_and_filters_on_one_frame_do_not_disturb_each_other(
     with place.open() as file:
         for queue in ("mail", "reports"):
             archive(file, queue, keep=3)
+        file.create_queue("none")
         for part in range(3):
             work(file, "mail", 20, dead=2, at=20 * part)
             work(file, "reports", 20, at=20 * part)
@@ -152,7 +153,8 @@ def test_jobs_are_read_in_parts_and_filters_apply_to_columns_that_are_not_asked_
         assert told[taken.id]["claim_commit_seq"] == taken.fence
         assert (told[taken.id]["headers"], told[taken.id]["payload_type"]) == ({}, "application/json")
         taken.ack()
-        for options in ({"states": "none"}, {"queues": "none"}):
+        file.create_queue("none")
+        for options in ({"states": "cancelled"}, {"queues": "none"}):
             assert place.rows(view="jobs", **options) == []
         since = "2020-01-01T00:00:00+00:00"
         assert [row["id"] for row in place.rows(view="jobs", columns="id", since=since)] == [taken.id]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from door import door
-from kit import archive, work
+from kit import archive, drain, stream, work
+
+from bucketq.spark import process
 
 
 @pytest.mark.parametrize("place", ["s3"], indirect=True)
@@ -16,6 +20,7 @@ def test_options_choose_objects_before_they_are_fetched_and_a_frame_can_be_used_
             work(file, "mail", 6, dead=1, at=part)
             work(file, "reports", 6, at=part)
             file.archive()
+        file.create_queue("none")
         objects = file.archives().objects
         assert len(objects) == 8
     third = sorted(one.first_seq for one in objects if one.queue == "mail")[2]
@@ -47,3 +52,37 @@ def test_options_choose_objects_before_they_are_fetched_and_a_frame_can_be_used_
             assert mail.join(frame.select("id"), "id").count() == 24
         finally:
             spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_results_are_read_without_the_objects_of_earlier_jobs(place, spark):
+    with place.open() as file:
+        archive(file, "mail", keep=0)
+        work(file, "mail", 5)
+        file.archive()
+        (old,) = [key for key in place.objects() if ".arch-" in key]
+        Path(place.url).with_name(old).unlink()
+        file.queue("mail").enqueue({"n": 1})
+        done = process(spark, place.url, "mail", lambda job: job.data, tasks=1, settings=place.settings)
+        assert [row["state"] for row in done.results().collect()] == ["done"]
+        with pytest.raises(Exception, match="was deleted"):
+            place.rows()
+
+
+def test_the_marks_of_writes_are_rows_only_where_their_queue_is_named(place, spark, tmp_path):
+    batches: list[int] = []
+    with place.open() as file:
+        file.create_queue("mail")
+        archive(file, "bucketq-writes", keep=1)
+    for n in range(3):
+        rows = spark.sql("SELECT struct(id AS n) AS payload FROM range(3)")
+        rows.write.format("bucketq").mode("append").options(**place.options(queue="mail", key=n)).save()
+    with place.open() as file:
+        file.archive()
+    assert place.rows() == []
+    assert {row["queue"] for row in place.rows(view="jobs")} == {"mail"}
+    drain(stream(place), tmp_path, lambda rows, n: batches.append(rows.count()))
+    assert sum(batches) == 0
+    assert {row["queue"] for row in place.rows(queues="bucketq-writes", columns="id,queue")} == {
+        "bucketq-writes"
+    }
+    assert place.frame().count() == 0

@@ -41,6 +41,21 @@ def test_available_now_drains_in_batches_of_at_most_so_many_rows_and_stops(place
         assert [len(batch) for batch in batches] == [3]
 
 
+def test_the_progress_of_a_stream_has_the_newest_offset_beside_that_of_the_batch(place, tmp_path):
+    with place.open() as file:
+        archive(file, "mail", keep=50)
+        work(file, "mail", 10)
+        query = drain(stream(place, maxRows=4), tmp_path, lambda rows, n: rows.collect())
+        newest = file.stats().commit_seq
+    told = [progress["sources"][0] for progress in query.recentProgress if progress["numInputRows"]]
+    assert len(told) == 3
+    for source in told:
+        latest, end = source["latestOffset"], source["endOffset"]
+        latest, end = (json.loads(one) if isinstance(one, str) else one for one in (latest, end))
+        assert latest["commit"] == newest
+        assert latest["seq"] >= end["seq"]
+
+
 def test_the_same_offsets_give_the_same_rows_after_a_failed_sink_whatever_became_of_the_jobs(place, tmp_path):
     seen: list[Any] = []
 
@@ -106,6 +121,43 @@ def test_a_stream_that_fell_behind_says_so(place, tmp_path):
         assert sum(map(len, batches)) == 5
         drain(stream(place, onLoss="ignore"), tmp_path, lambda rows, n: batches.append(rows.collect()))
         assert sum(map(len, batches)) == 15
+
+
+def test_each_write_of_foreach_batch_happens_once_without_a_key_or_is_refused(place, spark, tmp_path):
+    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    spark.range(0, 40, 1, 2).selectExpr("struct(id AS n) AS payload").write.json(str(source))
+
+    def into(rows: Any, queue: str) -> None:
+        rows.write.format("bucketq").mode("append").options(**place.options(queue=queue)).save()
+
+    def run(each: Any) -> None:
+        rows = spark.readStream.schema("payload struct<n: bigint>").json(str(source))
+        query = rows.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination(PATIENCE)
+
+    def to_two(rows: Any, n: int) -> None:
+        into(rows, "mail")
+        into(rows, "reports")
+
+    def again() -> None:
+        """Forget the end of the batch, as a driver that died before Spark recorded it."""
+        for path in (checkpoint / "commits").iterdir():
+            path.unlink()
+
+    with place.open() as file:
+        run(to_two)
+        again()
+        run(to_two)
+        assert [file.queue(q).counts().counts["ready"] for q in ("mail", "reports")] == [40, 40]
+        again()
+
+        def twice(rows: Any, n: int) -> None:
+            into(rows, "other")
+            into(rows, "other")
+
+        with pytest.raises(Exception, match=r'writes twice to the queue other.*option\("key", f"'):
+            run(twice)
+        assert file.queue("other").counts().counts["ready"] == 40
 
 
 def test_a_stream_into_a_queue_enqueues_each_batch_once(place, spark, tmp_path):
