@@ -30,7 +30,7 @@ Left = list[tuple[str, str, str | None]]
 
 @dataclass
 class Books:
-    """What the parent knows about the jobs of its children."""
+    """The state of the jobs of its children, as the parent knows it."""
 
     acked: int = 0
     failed: int = 0
