@@ -1,9 +1,10 @@
-"""A small HTTP server for Prometheus: ``/metrics`` returns the metrics of one queue file."""
+"""A small HTTP server: ``/metrics`` returns the metrics of one queue file, ``/health`` whether a worker reacts."""
 
 from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -31,7 +32,7 @@ def parse(address: str) -> tuple[str, int]:
 class Scraped:
     """Serves on its own threads until the block ends."""
 
-    def __init__(self, file: QueueFile, address: str) -> None:
+    def __init__(self, file: QueueFile, address: str, healthy: Callable[[], bool] | None = None) -> None:
         host, port = parse(address)
 
         class Server(ThreadingHTTPServer):
@@ -44,8 +45,14 @@ class Scraped:
             timeout = 30
 
             def do_GET(self) -> None:
-                status, text = HTTPStatus.NOT_FOUND, "there is only /metrics\n"
-                if self.path.partition("?")[0] == "/metrics":
+                only = "/metrics" if healthy is None else "/metrics and /health"
+                status, text = HTTPStatus.NOT_FOUND, f"there is only {only}\n"
+                path = self.path.partition("?")[0]
+                if path == "/health" and healthy is not None:
+                    status, text = HTTPStatus.OK, "ok\n"
+                    if not healthy():
+                        status, text = HTTPStatus.SERVICE_UNAVAILABLE, "the worker does not react\n"
+                if path == "/metrics":
                     try:
                         status, text = HTTPStatus.OK, file.metrics().prometheus()
                     except Error as error:

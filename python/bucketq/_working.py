@@ -108,6 +108,15 @@ class Working:
         log.info("ended: %s", self.worked)
         return self.worked
 
+    def responds(self, seconds: float) -> bool:
+        """Return whether the loop reacts within this time; a coroutine that blocks it keeps every job waiting."""
+        reacted = threading.Event()
+        with self._lock:
+            if self._loop is None:
+                return True
+            self._loop.call_soon_threadsafe(reacted.set)
+        return reacted.wait(seconds)
+
     def is_inside(self) -> bool:
         """Return True in a handler of this worker."""
         return inside.get() is self

@@ -149,6 +149,10 @@ class WorkerBase:
         """The jobs it has worked on so far."""
         return Worked() if self._working is None else self._working.worked
 
+    def _responds(self, seconds: float) -> bool:
+        """Return whether its loop reacts within this time, or does not run."""
+        return self._working is None or self._working.responds(seconds)
+
     @property
     def drained(self) -> bool:
         """True once it was drained or closed: it claims no more jobs."""

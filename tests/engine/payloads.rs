@@ -121,6 +121,28 @@ async fn bytes_that_wait_are_bounded_and_one_call_may_bring_more_when_nothing_wa
 }
 
 #[tokio::test(start_paused = true)]
+async fn headers_and_keys_that_wait_are_bounded_too() -> Result<()> {
+    let (puppet, file) = puppet(Options { mailbox_bytes: 5_000, ..inline() }).await?;
+    let q = file.queue("q")?;
+    let large = || {
+        let mut job = q.new_job(Payload::text("x"))?;
+        job.headers.insert("trace".into(), "0".repeat(3_000));
+        Ok::<_, bucketq::Error>(job)
+    };
+    puppet.hold();
+    let (first, second) = (large()?, large()?);
+    let waiting = tokio::spawn({
+        let q = q.clone();
+        async move { q.enqueue_job(first).await }
+    });
+    puppet.until_held(1).await;
+    assert_eq!(refused(q.enqueue_job(second).await).code(), Code::MailboxFull);
+    puppet.let_go();
+    waiting.await.expect("no panic")?;
+    file.close().await
+}
+
+#[tokio::test(start_paused = true)]
 async fn enqueues_that_wait_for_room_in_their_queue_leave_no_payload_behind() -> Result<()> {
     let (_, file) = puppet(inline()).await?;
     let (q, alive) = (file.queue("q")?, Alive::default());

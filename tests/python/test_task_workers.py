@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,10 @@ def pid():
 async def waits():
     await asyncio.sleep(0)
     return os.getpid()
+
+@app.task(max_attempts=1)
+async def block(seconds):
+    time.sleep(seconds)
 
 @app.task(max_attempts=1)
 def die(how):
@@ -364,6 +370,51 @@ def test_systemd_learns_when_a_worker_is_ready_and_when_it_ends(place, abstract)
         place.environ["NOTIFY_SOCKET"] = f"@{name}" if abstract else path
         place("worker", f"{place.name}:app", "--wait", "0")
         assert [service.recv(100), service.recv(100)] == [b"READY=1", b"STOPPING=1"]
+
+
+def health(url):
+    """Return the status and the text of a GET."""
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_a_worker_whose_loop_is_blocked_is_not_healthy(place):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/health"
+    worker = place.start("worker", f"{place.name}:app", "--metrics", f"127.0.0.1:{port}")
+    try:
+        line_with(worker.stderr, "working on")
+        assert health(url) == (200, "ok\n")
+        assert health(url.replace("health", "nothing"))[1] == "there is only /metrics and /health\n"
+        result = place.module.block.enqueue(15)
+        while place.module.app.file.get(result.id).state != "leased":
+            time.sleep(0.05)
+        assert health(url) == (503, "the worker does not react\n")
+        result.result(timeout=PATIENCE)
+        assert health(url) == (200, "ok\n")
+    finally:
+        worker.terminate()
+        worker.communicate(timeout=TIMEOUT)
+
+
+def test_the_watchdog_of_systemd_hears_from_a_worker_that_reacts(place):
+    path = str(place.directory / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as service:
+        service.settimeout(PATIENCE)
+        service.bind(path)
+        place.environ |= {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "200000"}
+        worker = place.start("worker", f"{place.name}:app")
+        try:
+            heard = [service.recv(100) for _ in range(4)]
+            assert heard[0] == b"READY=1"
+            assert heard[1:] == [b"WATCHDOG=1"] * 3
+        finally:
+            worker.terminate()
+            worker.communicate(timeout=TIMEOUT)
 
 
 def test_a_worker_ends_after_max_jobs(place):

@@ -18,11 +18,14 @@ from bucketq.cli import _logs
 from bucketq.cli import _words as words
 from bucketq.cli._app import DECLINED, Json, answer, command
 from bucketq.cli._logs import LogFormat
-from bucketq.cli._notify import notify
+from bucketq.cli._notify import Watchdog, notify
 from bucketq.cli._reload import again_and_again
 from bucketq.cli._show import plural, span
 
 log = getLogger("bucketq.worker")
+
+REACTS = 5.0
+"""Seconds within which a healthy worker reacts."""
 
 
 @command("bucketq worker myapp.jobs:app --concurrency 8", "Work")
@@ -62,7 +65,9 @@ def worker(
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve /metrics of this worker there.", show_default=False),
+        typer.Option(
+            metavar="HOST:PORT", help="Serve /metrics and /health of this worker there.", show_default=False
+        ),
     ] = None,
     autoreload: Annotated[
         bool,
@@ -99,7 +104,12 @@ def worker(
     if isinstance(found, AppWorker):
         found.child_setup = (_logs.child, (log_format, verbose))
     file = found.app.file if isinstance(found, AppWorker) else found._file
-    with nullcontext() if metrics is None else Scraped(file, metrics):
+
+    def healthy() -> bool:
+        return found._responds(REACTS)
+
+    serving = nullcontext() if metrics is None else Scraped(file, metrics, healthy)
+    with serving, Watchdog(healthy):
         begin(name, found, file)
         began = monotonic()
         notify("READY=1")

@@ -89,6 +89,11 @@ class AppWorker:
         worker = self._worker
         return self._worked if worker is None else worker.worked
 
+    def _responds(self, seconds: float) -> bool:
+        """Return whether its loop reacts within this time, or does not run."""
+        worker = self._worker
+        return worker is None or worker._responds(seconds)
+
     @property
     def drained(self) -> bool:
         """True once it was drained or closed: it claims no more jobs."""

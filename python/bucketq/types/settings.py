@@ -32,7 +32,7 @@ class Settings(TypedDict, total=False):
     mailbox: int
     """The most ops that may wait in this process."""
     mailbox_bytes: int
-    """The most bytes of payload that may wait in this process; a call may exceed it when nothing else waits."""
+    """The most bytes of payloads, headers and keys that may wait here; a call may exceed it when nothing else waits."""
     tail: int
     """The size of the tail that HEAD aims for, in bytes."""
     max_head: int

@@ -56,7 +56,7 @@ impl Room {
             Err(held) => Err(Error::new(
                 Code::MailboxFull,
                 format!(
-                    "operations with {held} bytes of payload wait already for this queue file in this process: {bytes} more are over mailbox_bytes, {most}"
+                    "operations with {held} bytes of payloads, headers and keys wait already for this queue file in this process: {bytes} more are over mailbox_bytes, {most}"
                 ),
             )),
         }

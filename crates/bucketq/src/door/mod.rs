@@ -330,7 +330,7 @@ impl Door {
     fn gave_up(&self, stage: &Stage) -> Error {
         let seconds = self.options.deadline.as_secs_f32();
         let trouble = self.shared.last_trouble();
-        let because = trouble.as_ref().map(|e| format!("; the store's last answer: {e}")).unwrap_or_default();
+        let because = trouble.as_ref().map(|e| format!("; the last trouble: {e}")).unwrap_or_default();
         let error = if stage.give_up() {
             let surely_not = |code: &Code| matches!(code.kind(), Kind::Unavailable | Kind::Contended);
             let code = trouble.as_ref().map(Error::code).filter(surely_not).unwrap_or(Code::Timeout);
@@ -338,7 +338,7 @@ impl Door {
         } else {
             Error::new(
                 Code::OutcomeUnknown,
-                format!("no final answer within {seconds} s: it may have been applied{because}"),
+                format!("nothing confirmed it within {seconds} s: it may have been applied{because}"),
             )
         };
         match trouble {

@@ -114,7 +114,7 @@ impl Door {
             if now == before {
                 return Err(Error::new(
                     Code::OutcomeUnknown,
-                    "what is no longer needed may be deleted or not, for the store does not answer: collect again",
+                    "the store does not reply, and unused objects may be deleted or not: collect again",
                 ));
             }
             before = now;

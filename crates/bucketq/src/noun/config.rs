@@ -150,7 +150,8 @@ pub struct Options {
     pub gather_max: Duration,
     /// Ops that may wait in this process; further ones fail with Full.
     pub mailbox: usize,
-    /// Bytes of payload that may wait in this process; an op beyond that fails with Full, unless no other op waits.
+    /// Bytes of payloads, headers, keys and results that may wait in this process; an op beyond that fails with Full,
+    /// unless no other op waits.
     pub mailbox_bytes: usize,
     /// Target size of the tail in HEAD, in bytes; it grows with the commits up to `max_head`.
     pub tail: usize,

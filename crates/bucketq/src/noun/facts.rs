@@ -203,12 +203,12 @@ impl Op {
         }
     }
 
-    /// Returns the bytes of users in it: payloads and results.
+    /// Returns the bytes of users in it: payloads, headers, keys and results.
     pub(crate) fn payload_bytes(&self) -> usize {
         match self.facts().size {
             Small | Places(_) => 0,
             Bytes(payload) => payload.map_or(0, |payload| payload.bytes.len()),
-            Jobs(_, jobs) => jobs.iter().map(|job| job.payload.bytes.len()).sum(),
+            Jobs(_, jobs) => jobs.iter().map(New::user_bytes).sum(),
             Parts(ops) => ops.iter().map(Self::payload_bytes).sum(),
             Claiming(_, ends) => ends.map_or(0, Self::payload_bytes),
         }

@@ -282,6 +282,13 @@ pub struct New {
 }
 
 impl New {
+    /// Returns the bytes that its caller wrote: payload, headers, keys.
+    pub(crate) fn user_bytes(&self) -> usize {
+        let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let key = self.dedup.as_ref().map_or(0, |dedup| dedup.key.len());
+        self.payload.bytes.len() + headers + key + self.group.as_ref().map_or(0, String::len)
+    }
+
     /// Returns a job with this id and payload and every default.
     #[expect(clippy::self_named_constructors, reason = "the type is named after what it is: a new job")]
     pub fn new(id: JobId, payload: Payload) -> Self {

@@ -264,7 +264,8 @@ settings! {
     "gather_max": SettingKind::Span, |o| o.gather_max;
     /// Ops that may wait in this process; further ones fail with `mailbox_full`.
     "mailbox": SettingKind::Count, |o| o.mailbox;
-    /// Bytes of payload that may wait in this process; an op beyond fails with `mailbox_full`, unless nothing else waits.
+    /// Bytes of payloads, headers, keys and results that may wait in this process; an op beyond fails with
+    /// `mailbox_full`, unless nothing else waits.
     "mailbox_bytes": SettingKind::Count, |o| o.mailbox_bytes;
     /// Size of the tail that HEAD aims for, in bytes.
     "tail": SettingKind::Count, |o| o.tail;

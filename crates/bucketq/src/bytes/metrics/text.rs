@@ -91,7 +91,12 @@ fn of_requests(page: &mut MetricsText, m: &Metrics) {
     for (kind, n) in requests {
         page.line("bucketq_store_requests_total", &[("kind", kind)], n);
     }
-    page.single("bucketq_gets_unchanged_total", "counter", "Gets answered \"unchanged\".", m.gets_unchanged);
+    page.single(
+        "bucketq_gets_unchanged_total",
+        "counter",
+        "Gets to which the store replied \"unchanged\".",
+        m.gets_unchanged,
+    );
     page.family("bucketq_store_bytes_total", "counter", "Bytes sent to and received from the store.");
     for (kind, n) in [("put", m.put_bytes), ("upload", m.upload_bytes), ("get", m.get_bytes)] {
         page.line("bucketq_store_bytes_total", &[("kind", kind)], n);
