@@ -346,7 +346,17 @@ def test_the_doctor_finds_a_sound_file(command):
         "host",
         "state",
     ]
-    assert command.json("stats", "bucketq-doctor")[0]["queues"][0]["counts"]["scheduled"] == 0
+    assert command.json("stats")[0]["queues"] == [], "it leaves no queue behind"
+    command("strict-queues", "on")
+    assert command("doctor").splitlines()[-1] == "Everything works."
+    assert command("doctor", "--read-only").splitlines()[-1] == "It can be read."
+
+
+def test_the_command_alone_shows_where_to_begin(command):
+    lines = command().splitlines()
+    shown = [line.split()[1] for line in lines if line.startswith("  bucketq ")]
+    assert shown == ["doctor", "init", "enqueue", "worker", "stats"]
+    assert "bucketq --help" in lines[-1]
 
 
 def test_the_doctor_says_what_to_do(command):

@@ -30,7 +30,6 @@ Name the queue file with [bold]--url[/] or BUCKETQ_URL: s3://bucket/path/name, a
 
 app = typer.Typer(
     name="bucketq",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -150,7 +149,20 @@ def placed(function: Callable[..., None]) -> Callable[..., None]:
     return taking_parts
 
 
-@app.callback(help=HELP)
+FIRST = """\
+bucketq: job queues in a bucket, a directory or memory
+
+  bucketq doctor s3://acme/jobs        check settings, rights, store and clock
+  bucketq init --url jobs              create a queue file, here in a directory
+  bucketq enqueue emails '"to ada"'    enqueue a job
+  bucketq worker tasks:app             run the tasks of a module
+  bucketq stats --watch                see the jobs of each queue
+
+Set BUCKETQ_URL, or give --url. To see it all at work: python -m bucketq.demo
+Every command: bucketq --help, and of one: bucketq enqueue --help"""
+
+
+@app.callback(help=HELP, invoke_without_command=True)
 def whole(
     context: typer.Context,
     url: Url = None,
@@ -161,6 +173,9 @@ def whole(
 ) -> None:
     """Let the options before the name of a command count as if they stood behind it."""
     del version  # Its callback has printed it.
+    if context.invoked_subcommand is None:
+        say(FIRST)
+        return
     values = {"url": url, "settings": settings, "mode": mode, "cache": cache}
     given = {name: str(value) for name, value in values.items() if value is not None}
     name = context.invoked_subcommand or ""

@@ -69,8 +69,20 @@ def doctor(
             answer({"check": one.what, "good": one.good, "says": one.says, "advice": one.advice})
     else:
         out.print(picture(findings), soft_wrap=False)
+        out.print(verdict(findings, read_only=read_only))
     if error is not None:
         raise typer.Exit(EXITS.get(type(error).__name__, 1))
+
+
+def verdict(findings: list[Finding], *, read_only: bool) -> str:
+    """Return the result in one sentence."""
+    last = findings[-1]
+    if not last.good and last.what != "host":
+        return f"The check ended at {last.what}: mend that, then run it again."
+    bad = [one.what for one in findings if not one.good]
+    if bad:
+        return f"It works; look at {', '.join(bad)} above."
+    return "It can be read." if read_only else "Everything works."
 
 
 def picture(findings: list[Finding]) -> Any:
@@ -170,14 +182,17 @@ def state(file: QueueFile) -> str:
 
 
 def writing(file: QueueFile) -> str:
-    """Commit a few times and measure. It leaves only the name of a queue."""
-    queue = file.queue(PROBE_QUEUE)
-    times: list[float] = []
-    for _ in range(ROUNDS):
-        begun = perf_counter()
-        queue.enqueue(None, delay=3600)
-        times.append(perf_counter() - begun)
-    queue.purge(["scheduled", "ready"])
+    """Commit a few times in a queue of its own and measure. Deletes the queue afterwards."""
+    file.create_queue(PROBE_QUEUE)
+    try:
+        queue = file.queue(PROBE_QUEUE)
+        times: list[float] = []
+        for _ in range(ROUNDS):
+            begun = perf_counter()
+            queue.enqueue(None, delay=3600)
+            times.append(perf_counter() - begun)
+    finally:
+        file.delete_queue(PROBE_QUEUE)
     return f"{ROUNDS} of them, {min(times) * 1000:.0f} to {max(times) * 1000:.0f} ms each"
 
 
