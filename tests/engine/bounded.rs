@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use bucketq::internals::head::Head;
 use bucketq::internals::keys;
-use bucketq::operate::{Objects, check_with, fix_time_with, restore_with};
+use bucketq::operate::{Objects, check_with, fix_time_with, restore_with, set_max_skew_with};
 use bucketq::store::probe::conditions_hold;
 use bucketq::store::{Memory, StoreUrl, Version, measure, open_store, probe};
 use bucketq::{
     Changes, Filter, Held, Kind, Missed, Mode, Op, Options, Payload, Query, Queue, QueueFile, Result,
-    Schedule, State, Timing, check, fix_time, restore,
+    Schedule, State, Timing, check, fix_time, restore, set_max_skew,
 };
 use bucketq_tests::clock::{TestClock, now, pass};
 use bucketq_tests::gate::Gate;
@@ -27,7 +27,7 @@ use bytes::Bytes;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 /// The source files with calls that users await.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     "handle/file.rs",
     "handle/queue.rs",
     "handle/sync.rs",
@@ -37,6 +37,7 @@ const SOURCES: [&str; 12] = [
     "operate/check.rs",
     "operate/restore.rs",
     "operate/fix_time.rs",
+    "operate/max_skew.rs",
     "operate/pinned.rs",
     "bytes/store/probe.rs",
     "bytes/store/measure.rs",
@@ -120,7 +121,10 @@ fn calls() -> Vec<Call> {
         call!("requeue", g => g.file.requeue(g.held.id)),
         call!("atomic", g => g.file.atomic(vec![Op::Ack { held: g.held, result: None }])),
         call!("get", g => g.file.get(g.held.id)),
+        call!("get_within", g => g.file.get_within(g.held.id, Duration::ZERO)),
+        call!("get_many", g => g.file.get_many(&[g.held.id], None)),
         call!("list", g => g.file.list(Filter::default(), None, 9)),
+        call!("list_whole", g => g.file.list_whole(Filter::default(), None, 9)),
         call!("list", g => g.q.list(&[State::Ready], None, 9)),
         call!("queues", g => g.file.queues(None)),
         call!("stats", g => g.file.stats(None)),
@@ -166,6 +170,7 @@ fn calls() -> Vec<Call> {
         call!("check_with", g => check_with(g.puppet.store(), NAME, g.options.clone())),
         call!("restore_with", g => restored(g)),
         call!("fix_time_with", g => fixed(g)),
+        call!("set_max_skew_with", g => skewed(g)),
         call!("get", g => g.objects.get(HEAD, None)),
         call!("stage", g => g.objects.stage(&file_id(g), &[0; 8], Bytes::from_static(b"rows"))),
         call!("unstage", g => unstaged(g)),
@@ -210,6 +215,12 @@ async fn restored(g: &Given) -> Result<()> {
 async fn fixed(g: &Given) -> Result<()> {
     let env = TestClock::start().env();
     fix_time_with(g.puppet.store(), NAME, false, inline_within(), env).await.map(drop)
+}
+
+async fn skewed(g: &Given) -> Result<()> {
+    let env = TestClock::start().env();
+    let skew = Duration::from_secs(9);
+    set_max_skew_with(g.puppet.store(), NAME, skew, inline_within(), env).await.map(drop)
 }
 
 async fn probed(g: &Given) -> Result<()> {
@@ -304,7 +315,7 @@ async fn every_call_of_local_mode_ends_in_time_too() -> Result<()> {
 }
 
 /// The calls by URL, over connections that are accepted but never served.
-const BY_URL: [&str; 5] = ["open", "check", "restore", "fix_time", "Objects::open"];
+const BY_URL: [&str; 6] = ["open", "check", "restore", "fix_time", "set_max_skew", "Objects::open"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_call_ends_in_time_behind_a_firewall_that_drops_packets() -> Result<()> {
@@ -332,6 +343,7 @@ async fn every_call_ends_in_time_behind_a_firewall_that_drops_packets() -> Resul
         ("check", Box::pin(async { check(&url, options.clone()).await.map(drop) })),
         ("restore", Box::pin(async { restore(&url, &image, options.clone()).await.map(drop) })),
         ("fix_time", Box::pin(async { fix_time(&url, false, options.clone()).await.map(drop) })),
+        ("set_max_skew", Box::pin(async { set_max_skew(&url, deadline, options.clone()).await.map(drop) })),
         (
             "Objects::open",
             Box::pin(async { Objects::open(&url, options.clone()).await?.pin().await.map(drop) }),

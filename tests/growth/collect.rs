@@ -44,7 +44,7 @@ async fn the_floor_follows_a_grace_period_behind_and_what_lies_below_goes() -> R
     assert!(raised.retired.iter().any(|r| old(r.at)), "they leave the list in a later commit ...");
     fill(&file, 1).await?;
     assert!(!head(store).await?.retired.iter().any(|r| old(r.at)), "... which is this one");
-    assert_eq!(puppet.requests().lists, 2, "one for the floor, and the one that made the file");
+    assert_eq!(puppet.requests().lists, 4, "one for the floor, and the three that made the file");
     file.close().await
 }
 

@@ -102,7 +102,7 @@ fn receipts(outcome: &Outcome) -> &[Enqueued] {
 }
 
 /// Returns the end of a job that a claim brings along.
-fn ends_before(op: &Op) -> Option<&Op> {
+pub fn ends_before(op: &Op) -> Option<&Op> {
     if let Op::ClaimWith(with) = op { with.ends.as_deref() } else { None }
 }
 

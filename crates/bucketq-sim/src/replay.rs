@@ -16,7 +16,7 @@ use crate::archive;
 use crate::check::{Jobs, claim_open};
 use crate::history::{Call, History, Verdict};
 use crate::museum::Museum;
-use crate::ops::{Effect, effects, enqueued, finishes, parts, purges, takes_away};
+use crate::ops::{Effect, effects, ends_before, enqueued, finishes, parts, purges, takes_away};
 use crate::policies::{PolicyState, due_of};
 use crate::workload::QUEUES;
 use crate::world::World;
@@ -281,7 +281,14 @@ fn claimed(history: &History, now: Moment, id: JobId, before: &Jobs, bad: &mut V
         c.at_ms <= now.landed_ms
             && (unanswered || c.reply.as_ref().is_some_and(|(at, _)| *at >= now.landed_ms))
     });
-    if !told && !open {
+    // So may a claim that came with an ack.
+    let next = history.calls.iter().any(|call| {
+        let late = call.reply.as_ref().is_some_and(|reply| reply.at_ms >= now.landed_ms);
+        ends_before(&call.op).is_some()
+            && call.at_ms <= now.landed_ms
+            && (late || call.verdict() == Verdict::Either)
+    });
+    if !told && !open && !next {
         bad.push(format!("G5: {id} is claimed in commit {seq} for nobody"));
     }
     let Some(old) = before.get(&id) else { return };

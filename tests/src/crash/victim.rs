@@ -238,9 +238,9 @@ impl Victim {
         Ok((name, job))
     }
 
-    /// The newest thousand finished jobs of a queue are kept; with a queue for each victim none reaches that.
+    /// The newest thousand finished jobs of a queue are kept; with a queue for each 500 jobs of a victim none has more.
     fn queue(&self) -> String {
-        format!("q{}", self.orders.number)
+        format!("q{}-{}", self.orders.number, JOBS.load(Relaxed) / 500)
     }
 
     async fn enqueue(&mut self) -> Result<()> {
