@@ -281,5 +281,7 @@ def setting(key: str, value: Any) -> Any:
     """Return the value of a setting: durations as milliseconds, paths as text."""
     kind, _, words = SETTINGS[key].partition(" ")
     if kind == "seconds" and value is not None and value not in words.split():
+        if words and isinstance(value, str) and not value.strip()[:1].isdigit():
+            return value  # The engine refuses it, and names the words.
         return millis(value, key)
     return os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value
