@@ -130,9 +130,8 @@ class Write:
         with self.place.open() as file:
             after = None
             while True:
-                page = file.list(["scheduled"], queue=MARKS, after=after)
-                found = (file.get(job.id) for job in page.jobs)
-                if any(job is not None and json.loads(job.payload).get("write") == self.key for job in found):
+                page = file.list(["scheduled"], queue=MARKS, after=after, payloads=True)
+                if any(json.loads(job.payload).get("write") == self.key for job in page):
                     return True
                 after = page.next
                 if after is None:

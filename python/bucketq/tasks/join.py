@@ -58,8 +58,6 @@ def arrival(group: UUID, index: int, count: int, then: Step) -> Step:
 
 async def ending(file: QueueFile, codec: Codec, job: Job, message: Message) -> Ending:
     """Return how this arrival ends: put aside, or as the one that enqueues ``then``."""
-    from asyncio import gather
-
     kwargs = message.kwargs
     group, index, count = UUID(kwargs["group"]), kwargs["index"], kwargs["count"]
     values: list[Any] = [None] * count
@@ -69,7 +67,7 @@ async def ending(file: QueueFile, codec: Codec, job: Job, message: Message) -> E
     size = 1
     while others:
         some, others = others[:size], others[size:]
-        found = await gather(*(file.get(str(arrival_id(group, other))) for other in some))
+        found = await file.get_many(str(arrival_id(group, other)) for other in some)
         for other, detail in zip(some, found, strict=True):
             if detail is None or detail.finished_at is not None:
                 return await missing(file, job, group, other)
