@@ -34,7 +34,7 @@ fn a_job_that_nobody_claims_in_time_is_dead() {
         (State::Dead, "q", Reason::Expired, 0)
     );
     assert!(dead.last_error.is_some_and(|text| text.starts_with("expired")));
-    assert_eq!(w.detail(1).unwrap().attempts[0].ended, Ended::Unclaimed);
+    assert_eq!(w.detail(1).expect("it is dead").attempts[0].ended, Ended::Unclaimed);
     assert_eq!(w.state(2), State::Dead, "a scheduled job expires too");
     w.ok(&Op::Requeue { id: id(1), run: None });
     w.wait(9_000);

@@ -190,7 +190,7 @@ fn a_moved_job_begins_a_new_run_and_keeps_its_time_group_and_history() {
         (third.state, third.run, third.attempt, third.priority, third.died),
         (State::Ready, 1, 0, -3, None)
     );
-    let told: Vec<_> = w.detail(3).unwrap().attempts.iter().map(|a| (a.run, a.ended)).collect();
+    let told: Vec<_> = w.detail(3).expect("it moved").attempts.iter().map(|a| (a.run, a.ended)).collect();
     assert_eq!(told, [(0, Ended::Failed), (0, Ended::Moved)]);
     assert_eq!(w.claim_numbers(claim("q", 9, 2)), [2], "the next one of the group is first now");
     w.wait(5_000);
