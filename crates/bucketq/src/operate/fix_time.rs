@@ -19,7 +19,7 @@ use crate::engine::catchup::{FetchError, Source};
 use crate::noun::config::Options;
 use crate::noun::env::Env;
 use crate::noun::error::{Code, Error, Result};
-use crate::state::db::{self, BroughtBack, Db, Limits};
+use crate::state::db::{BroughtBack, Db, Limits};
 use crate::state::pages::{PAGE, PageFile};
 
 /// Connections used to ask the store for its time.
@@ -183,11 +183,5 @@ async fn brought_back(
     let mut db = Db::open(file.connect(source.max_pages)?)?;
     let ahead_ms = head.commit_ms.saturating_sub(now_ms);
     let brought = db.bring_back(now_ms, ahead_ms, &limits)?;
-    let (jobs, newest) = db::extent(db.connection())?;
-    drop(db);
-    let pages = file.with(|p| {
-        p.take_changes();
-        p.image()
-    });
-    Ok((Sound { pages, jobs, newest: newest.max(head.commit_seq) }, brought))
+    Ok((Sound::of(&file, db, head)?, brought))
 }

@@ -6,9 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::check::look;
+use crate::bucket::head::Head;
 use crate::engine::image::local;
 use crate::noun::error::{Code, Error, Result};
-use crate::state::pages::{Image, PAGE, Pages};
+use crate::state::db::{self, Db};
+use crate::state::pages::{Image, PAGE, PageFile, Pages};
 
 /// An image that can be restored.
 pub(super) struct Sound {
@@ -16,6 +18,19 @@ pub(super) struct Sound {
     pub jobs: u64,
     /// The newest commit that any row in it mentions.
     pub newest: u64,
+}
+
+impl Sound {
+    /// Returns the state that a database of this HEAD has now.
+    pub fn of(file: &PageFile, db: Db, head: &Head) -> Result<Self> {
+        let (jobs, newest) = db::extent(db.connection())?;
+        drop(db);
+        let pages = file.with(|p| {
+            p.take_changes();
+            p.image()
+        });
+        Ok(Self { pages, jobs, newest: newest.max(head.commit_seq) })
+    }
 }
 
 /// Reads an image and refuses it unless it is a whole queue file with a schema that this version writes.

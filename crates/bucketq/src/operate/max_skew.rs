@@ -24,7 +24,7 @@ use crate::noun::env::Env;
 use crate::noun::error::{Code, Error, Result};
 use crate::noun::job::State;
 use crate::noun::query::{Answer, Query};
-use crate::state::db::{self, Db, Moment};
+use crate::state::db::{Db, Moment};
 use crate::state::pages::{PAGE, PageFile};
 
 /// How far clocks may differ, before and now.
@@ -135,11 +135,5 @@ async fn at_rest(source: &Source, head: &Head) -> Result<Sound, FetchError> {
         );
         return Err(Error::new(Code::State, text).into());
     }
-    let (jobs, newest) = db::extent(db.connection())?;
-    drop(db);
-    let pages = file.with(|p| {
-        p.take_changes();
-        p.image()
-    });
-    Ok(Sound { pages, jobs, newest: newest.max(head.commit_seq) })
+    Ok(Sound::of(&file, db, head)?)
 }
