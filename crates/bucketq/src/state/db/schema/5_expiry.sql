@@ -1,4 +1,4 @@
--- Version 6, for dead letters, deleted queues, and jobs that expire when nobody claims them.
+-- Version 5, for dead letters, deleted queues, and jobs that expire when nobody claims them.
 
 -- attempts.ended: 8 moved to another queue, 9 moved and a dead letter still, 10 not claimed in time.
 -- queues.paused: 3 deleted. Its row stays, because other rows refer to it.
