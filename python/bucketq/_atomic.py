@@ -60,6 +60,10 @@ class AtomicBase:
         """Mark the job dead at once: it can never succeed."""
         self._end(job, Op.reject(job, _op.words(error)))
 
+    def ack_late(self, id: str, *, run: int = 0, result: Any = None) -> None:
+        """Mark a job done whoever holds it: as ``QueueFile.ack_late``."""
+        self._add(_op.ack_late(id, run, result))
+
     def cancel(self, id: str, *, leased: bool = False) -> None:
         """Cancel an unfinished job; one that a worker holds only with ``leased``."""
         self._add(Op.cancel(id, leased))

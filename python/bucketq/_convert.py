@@ -43,6 +43,7 @@ EXTRAS = (
     "group",
     "headers",
     "expires",
+    "max_run",
     "content_type",
     "id",
 )
@@ -229,8 +230,8 @@ def native_extras(extras: Extras) -> dict[str, Any]:
                 out["delay_ms"] = millis(value, "delay")
             case "at":
                 out["at_ms"] = moment(value, "at")
-            case "expires":
-                out["expires_ms"] = millis(value, "expires")
+            case "expires" | "max_run":
+                out[f"{key}_ms"] = millis(value, key)
             case "dedup_window":
                 out["dedup_window_ms"] = millis(value, key)
             case "priority":

@@ -67,6 +67,12 @@ def enqueue(queue: str, jobs: list[_native.New]) -> Op[list[Receipt]]:
     return Op.enqueue(queue, jobs)
 
 
+def ack_late(id: str, run: int, result: Any) -> Op[None]:
+    """Return the op that ends this run of a job as done, whoever holds it."""
+    run = convert.whole(run, "run", 0, 2**32 - 1)
+    return Op.ack_late(id, run, None if result is None else convert.encode(result))
+
+
 def words(error: object) -> str | None:
     """Return the text stored for a failure: text unchanged, an exception as Python's one-line form."""
     match error:

@@ -133,9 +133,14 @@ def lasting(value: Seconds, what: str) -> int:
     """Return a duration that is not zero, in milliseconds."""
     ms = convert.millis(value, what)
     if ms == 0:
-        hint = "keep=0 retains none" if what == "keep_for" else "None means forever"
+        number = what.removesuffix("_for")
+        hint = f"{number}=0 retains none" if number in KEEPS else "None means forever"
         raise Invalid(f"{what} is {value!r}: give a millisecond at least; {hint}")
     return ms
+
+
+KEEPS = {"keep", "keep_done", "keep_dead", "keep_cancelled"}
+"""The fields of a policy with numbers of finished jobs."""
 
 
 def count(low: int, most: int) -> Callable[[Any, str], int]:
@@ -178,10 +183,17 @@ CHANGES: dict[str, tuple[str, Callable[[Any, str], Any], str]] = {
     "max_pending": ("max_pending", LARGE, ""),
     "overflow": ("overflow", overflow, "give 'raise', 'block' or 'drop_oldest'"),
     "group_concurrency": ("group_concurrency", SMALL, "give a number"),
+    "group_batch": ("group_batch", SMALL, "give a number"),
     "concurrency": ("concurrency", SMALL, ""),
     "rate": ("rate", rate, ""),
     "keep": ("keep", LARGE, "give a number; archive=True saves the others"),
     "keep_for": ("keep_ms", lasting, ""),
+    "keep_done": ("keep_done", LARGE, ""),
+    "keep_done_for": ("keep_done_ms", lasting, ""),
+    "keep_dead": ("keep_dead", LARGE, ""),
+    "keep_dead_for": ("keep_dead_ms", lasting, ""),
+    "keep_cancelled": ("keep_cancelled", LARGE, ""),
+    "keep_cancelled_for": ("keep_cancelled_ms", lasting, ""),
     "archive": ("archive", flag, "give True or False"),
     "archive_for": ("archive_ms", lasting, ""),
     "archive_payloads": ("archive_payloads", flag, "give True or False"),

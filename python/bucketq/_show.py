@@ -39,6 +39,8 @@ STATES: tuple[State, ...] = ("scheduled", "ready", "leased", "done", "dead", "ca
 def _fields(native: Dict) -> dict[str, Any]:
     fields = dict(native)
     fields["backoff"] = backoff_of(fields["backoff"])
+    max_run_ms = fields.pop("max_run_ms")
+    fields["max_run"] = None if max_run_ms is None else timedelta(milliseconds=max_run_ms)
     fields["run_at"] = convert.time(fields.pop("run_at_ms"))
     for what in TIMES:
         fields[f"{what}_at"] = convert.maybe_time(fields.pop(f"{what}_ms"))

@@ -167,6 +167,14 @@ class QueueFile:
         jobs = [Job(self._file, one, request, swallow=False) for one in held]
         return watch(self._file, jobs, None, Thread)[0] if jobs else None
 
+    def ack_late(self, id: str, *, run: int = 0, result: Any = None) -> None:
+        """Mark a job done whoever holds it, for a worker that has lost its lease.
+
+        Ends this run of the job unless it has ended already. A worker that holds the job by now loses it, so the work
+        is done twice: prefer ``ack``, which fails when the lease is lost.
+        """
+        self._file.call(_op.ack_late(id, run, result)).wait()
+
     def nack(self, id: str, token: str, error: object = None, *, delay: Seconds | None = None) -> State:
         """End a failed attempt by id and token: as ``Job.nack``."""
         return Lease(self._file, id, token)._nack(error, delay).wait()

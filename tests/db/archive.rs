@@ -43,6 +43,6 @@ fn pieces_of_one_state_hold_each_life_that_is_to_leave_once() {
     wanted.sort_unstable();
     lives.sort_unstable();
     assert_eq!(lives, wanted);
-    assert!(pieces.iter().filter(|(_, kind)| *kind == LifeKind::Well).count() > 5, "{pieces:?}");
+    assert!(pieces.iter().filter(|(_, kind)| *kind == LifeKind::Done).count() > 5, "{pieces:?}");
     assert!(pieces.iter().any(|(_, kind)| *kind == LifeKind::Past));
 }

@@ -2,6 +2,7 @@
 
 use bucketq::job::{New, State, When};
 use bucketq::op::{Op, Queues};
+use bucketq::policy::Changes;
 use bucketq_tests::queue_db::{START_MS, World, claim, enqueue, grouped, held, id, job};
 
 fn three() -> World {
@@ -140,4 +141,130 @@ fn a_requeued_member_goes_to_the_end() {
         assert_eq!(w.claim_numbers(claim("q", 10, 1)), [n]);
         w.ok(&Op::Ack { held: held(n, 1), result: None });
     }
+}
+
+/// A queue whose claims get up to three jobs of a group.
+fn batches(jobs: impl IntoIterator<Item = New>) -> World {
+    let mut w = World::default();
+    let changes = Box::new(Changes { group_batch: Some(3), ..Changes::default() });
+    w.ok(&Op::Configure { queue: "q".into(), changes });
+    w.ok(&enqueue("q", jobs));
+    w
+}
+
+fn ack(n: u32, token: u8) -> Op {
+    Op::Ack { held: held(n, token), result: None }
+}
+
+#[test]
+fn a_claim_gets_several_jobs_of_a_group_in_order_and_the_group_waits_for_all_of_them() {
+    let mut w = batches((1..=5).map(|n| grouped(n, "g")));
+    assert_eq!(w.claim_numbers(claim("q", 10, 1)), [1, 2, 3], "no more than the policy says");
+    assert!(w.claim(claim("q", 10, 2)).is_empty());
+    w.ok(&ack(2, 1));
+    w.ok(&ack(1, 1));
+    assert!(w.claim(claim("q", 10, 2)).is_empty(), "one of them is still leased");
+    w.ok(&ack(3, 1));
+    assert_eq!(w.claim_numbers(claim("q", 10, 2)), [4, 5]);
+}
+
+#[test]
+fn a_job_that_comes_back_from_a_batch_waits_for_the_others_and_is_then_first() {
+    let back: [fn(&mut World); 3] = [
+        |w| drop(w.ok(&Op::Nack { held: held(1, 1), delay_ms: Some(0), error: None })),
+        |w| drop(w.ok(&Op::Release { held: held(1, 1) })),
+        |w| {
+            // The leases of the others are extended, and this one runs out.
+            for n in [2, 3] {
+                w.ok(&Op::Extend { held: held(n, 1), lease_ms: 600_000, at_least: false });
+            }
+            w.wait(60_000);
+            assert!(w.claim(claim("q", 10, 2)).is_empty());
+        },
+    ];
+    for back in back {
+        let mut w = batches((1..=4).map(|n| grouped(n, "g")));
+        w.claim(claim("q", 10, 1));
+        back(&mut w);
+        assert!(w.claim(claim("q", 10, 2)).is_empty());
+        w.ok(&ack(2, 1));
+        assert!(w.claim(claim("q", 10, 2)).is_empty());
+        w.ok(&ack(3, 1));
+        assert_eq!(w.claim_numbers(claim("q", 10, 2)), [1, 4]);
+    }
+}
+
+#[test]
+fn a_batch_whose_leases_run_out_together_comes_back_together() {
+    let mut w = batches((1..=4).map(|n| grouped(n, "g")));
+    w.claim(claim("q", 10, 1));
+    w.wait(60_000);
+    assert_eq!(w.claim_numbers(claim("q", 1, 2)), [1], "also for a claim of one job");
+    w.ok(&ack(1, 2));
+    assert_eq!(w.claim_numbers(claim("q", 10, 2)), [2, 3, 4]);
+}
+
+#[test]
+fn a_batch_ends_before_a_job_that_has_to_wait() {
+    let mut w = batches([
+        grouped(1, "g"),
+        New { when: When::In(5), ..grouped(2, "g") },
+        New { when: When::In(500), ..grouped(3, "g") },
+        grouped(4, "g"),
+    ]);
+    assert_eq!(w.claim_numbers(claim("q", 10, 1)), [1]);
+    w.ok(&Op::Release { held: held(1, 1) });
+    w.wait(10);
+    assert_eq!(w.claim_numbers(claim("q", 10, 2)), [1, 2], "the second is due, the third is not");
+    w.ok(&ack(1, 2));
+    w.ok(&ack(2, 2));
+    assert!(w.claim(claim("q", 10, 3)).is_empty());
+    w.wait(500);
+    assert_eq!(w.claim_numbers(claim("q", 10, 3)), [3, 4]);
+}
+
+#[test]
+fn the_heads_of_all_groups_come_before_the_jobs_behind_them() {
+    let mut w = batches([grouped(1, "g"), grouped(2, "g"), grouped(3, "h"), grouped(4, "h"), job(5)]);
+    assert_eq!(w.claim_numbers(claim("q", 4, 1)), [1, 3, 5, 2]);
+    assert!(w.claim(claim("q", 4, 2)).is_empty());
+    w.ok(&ack(3, 1));
+    assert_eq!(w.claim_numbers(claim("q", 4, 2)), [4]);
+}
+
+#[test]
+fn a_batch_keeps_to_the_limits_of_its_queue() {
+    let mut w = batches((1..=4).map(|n| grouped(n, "g")));
+    let changes = Box::new(Changes { concurrency: Some(Some(2)), ..Changes::default() });
+    w.ok(&Op::Configure { queue: "q".into(), changes });
+    assert_eq!(w.claim_numbers(claim("q", 10, 1)), [1, 2]);
+}
+
+#[test]
+fn a_smaller_batch_is_refused_while_jobs_of_groups_are_in_the_queue() {
+    let mut w = batches([grouped(1, "g")]);
+    let one = Op::Configure {
+        queue: "q".into(),
+        changes: Box::new(Changes { group_batch: Some(1), ..Changes::default() }),
+    };
+    let error = w.refused(&one);
+    assert!(error.message().contains("group_batch of \"q\" can be lowered from 3 to 1 only"), "{error}");
+    w.claim(claim("q", 1, 1));
+    w.ok(&ack(1, 1));
+    w.ok(&one);
+    let both = Changes { group_batch: Some(2), group_concurrency: Some(2), ..Changes::default() };
+    let error = w.refused(&Op::Configure { queue: "q".into(), changes: Box::new(both) });
+    assert!(error.message().contains("group_batch 2 needs group_concurrency 1"), "{error}");
+}
+
+/// A dead-letter queue and a deletion take members out of the middle and the front of a batch.
+#[test]
+fn a_member_that_leaves_a_batch_in_another_way_lets_the_group_forward_with_the_last_one() {
+    let mut w = batches((1..=4).map(|n| grouped(n, "g")));
+    w.claim(claim("q", 10, 1));
+    w.ok(&Op::Reject { held: held(1, 1), error: None });
+    w.ok(&Op::Delete { id: id(2), leased: true });
+    assert!(w.claim(claim("q", 10, 2)).is_empty());
+    w.ok(&Op::AckLate { id: id(3), run: 0, result: None });
+    assert_eq!(w.claim_numbers(claim("q", 10, 2)), [4]);
 }

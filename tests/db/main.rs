@@ -23,6 +23,7 @@ mod plans;
 mod policies;
 mod queues;
 mod read;
+mod retention;
 mod schedule;
 mod sessions;
 mod settle;

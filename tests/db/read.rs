@@ -206,3 +206,35 @@ fn a_question_about_an_unknown_job_has_an_answer() {
     assert_eq!(World::default().query(&Query::Get(id(1))), Answer::Job(None));
     assert_eq!(World::default().db.next_due_ms(&Queues::Named(vec!["x".into()])).unwrap(), None);
 }
+
+#[test]
+fn a_page_ends_early_when_its_headers_are_large() {
+    let mut w = World::default();
+    let large = |n| New { headers: [("k".into(), "v".repeat(200_000))].into(), ..job(n) };
+    w.ok(&enqueue("q", (0..60).map(large)));
+    w.ok(&enqueue("other", (100..1600).map(job)));
+    for n in 0..60 {
+        if n % 3 > 0 {
+            w.ok(&Op::Cancel { id: id(n), leased: false });
+        }
+    }
+    for states in [vec![], vec![State::Cancelled, State::Dead], vec![State::Cancelled, State::Ready]] {
+        let filter = Filter { queue: Some("q".into()), states: states.clone(), ..Filter::default() };
+        let (mut after, mut seen, mut pages) = (None, vec![], 0);
+        loop {
+            let Answer::Page(page) = w.query(&Query::List { filter: filter.clone(), after, limit: 1000 }) else {
+                panic!("no page");
+            };
+            assert!(page.jobs.len() <= 44, "{} jobs", page.jobs.len());
+            seen.extend(page.jobs.iter().map(|job| job.seq));
+            pages += 1;
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        let most = if states.contains(&State::Ready) || states.is_empty() { 60 } else { 40 };
+        assert_eq!(seen.len(), most);
+        assert!(seen.is_sorted() && pages > 1, "{pages} pages of {states:?}");
+    }
+}

@@ -3,6 +3,7 @@
 use bucketq::error::{Code, Kind};
 use bucketq::job::{Backoff, New, Payload, State};
 use bucketq::op::{Op, Outcome, Queues};
+use bucketq::policy::Changes;
 use bucketq_tests::queue_db::{START_MS, World, claim, enqueue, held, id, job};
 
 fn leased(new: New) -> World {
@@ -237,7 +238,7 @@ fn after_its_own_end_of_the_lease_a_holder_has_no_other() {
 fn finished_jobs_are_kept_to_the_newest_thousand_and_dead_ones_all() {
     let mut w = World::default();
     let new = |n| New { payload: Payload::bytes(vec![1; 1100]), ..job(n) };
-    for first in (0..1200).step_by(100) {
+    for first in (0..1400).step_by(100) {
         w.ok(&enqueue("q", (first..first + 100).map(new)));
         w.claim(claim("q", 100, 1));
         w.db.begin().unwrap();
@@ -256,11 +257,11 @@ fn finished_jobs_are_kept_to_the_newest_thousand_and_dead_ones_all() {
         bucketq_tests::queue_db::check(w.db.connection());
     }
     let counts = w.queue("q").counts;
-    let kept = counts[&State::Done] + counts[&State::Cancelled];
+    let kept = counts[&State::Done];
     assert!((1000..=1062).contains(&kept), "{kept} kept");
-    assert_eq!(counts[&State::Dead], 120);
-    assert!(w.detail(1).is_none(), "the oldest went");
-    assert!(w.detail(1199).is_some());
+    assert_eq!((counts[&State::Dead], counts[&State::Cancelled]), (140, 140));
+    assert!(w.detail(2).is_none(), "the oldest went");
+    assert!(w.detail(1399).is_some());
 }
 
 #[test]
@@ -270,4 +271,69 @@ fn an_ack_does_not_look_at_jobs_of_other_queues() {
     w.ok(&ack(1));
     assert_eq!(w.refused(&Op::Release { held: held(2, 1) }).code(), Code::LeaseLost);
     assert_eq!(w.state(2), State::Ready);
+}
+
+fn ack_late(run: u32) -> Op {
+    Op::AckLate { id: id(1), run, result: Some(Payload::text("late")) }
+}
+
+#[test]
+fn a_late_ack_ends_a_job_whoever_holds_it() {
+    let before: [fn(&mut World); 4] = [
+        |_| (),
+        |w| drop(w.ok(&nack(Some(0), None))),
+        |w| drop(w.ok(&nack(Some(100), None))),
+        |w| {
+            w.wait(60_000);
+            assert_eq!(w.claim(claim("q", 1, 2)).len(), 1);
+        },
+    ];
+    for before in before {
+        let mut w = leased(job(1));
+        before(&mut w);
+        assert_eq!(w.ok(&ack_late(0)), Outcome::Acked);
+        let detail = w.detail(1).expect("there");
+        assert_eq!((detail.job.state, detail.result), (State::Done, Some(Payload::text("late"))));
+        assert_eq!(w.ok(&ack_late(0)), Outcome::Acked, "a repeat has no other effect");
+        assert_eq!(w.refused(&extend(2, 5)).kind(), Kind::LeaseLost);
+        assert!(w.claim(claim("q", 1, 3)).is_empty());
+    }
+}
+
+#[test]
+fn a_late_ack_ends_no_other_run_and_no_job_that_failed() {
+    let mut w = leased(job(1));
+    w.ok(&reject(1));
+    assert_eq!(w.refused(&ack_late(0)).code(), Code::State);
+    w.ok(&Op::Requeue { id: id(1), run: None });
+    let error = w.refused(&ack_late(0));
+    assert!(error.message().contains("run 1 by now, not 0"), "{error}");
+    w.ok(&ack_late(1));
+    assert_eq!(w.refused(&Op::AckLate { id: id(2), run: 0, result: None }).code(), Code::NoSuchJob);
+}
+
+/// A message that was deleted and has left since is deleted again without an error.
+#[test]
+fn a_late_ack_of_a_job_that_has_left_is_a_repeat() {
+    let mut w = leased(job(1));
+    w.ok(&ack_late(0));
+    w.ok(&Op::Purge { queue: "q".into(), states: vec![State::Done] });
+    assert_eq!(w.ok(&ack_late(0)), Outcome::Acked);
+}
+
+#[test]
+fn the_longest_run_of_a_job_comes_before_that_of_its_queue() {
+    let mut w = World::default();
+    let changes = Box::new(Changes { max_run_ms: Some(Some(9_000)), ..Changes::default() });
+    w.ok(&Op::Configure { queue: "q".into(), changes });
+    w.ok(&enqueue("q", [job(1), New { max_run_ms: Some(60_000), ..job(2) }, job(3)]));
+    let most: Vec<_> = w.claim(claim("q", 3, 1)).iter().map(|c| c.lease.max_run_ms).collect();
+    assert_eq!(most, [Some(9_000), Some(60_000), Some(9_000)]);
+    assert_eq!(w.detail(2).expect("there").job.max_run_ms, Some(60_000));
+    w.ok(&Op::Nack { held: held(2, 1), delay_ms: Some(0), error: None });
+    w.ok(&Op::Move { id: id(2), run: None, to: "other".into() });
+    assert_eq!(w.claim(claim("other", 1, 2))[0].lease.max_run_ms, Some(60_000), "it goes with the job");
+    w.wait(60_000);
+    w.claim(claim("other", 1, 3));
+    assert_eq!(w.detail(2).expect("there").job.last_error.as_deref(), Some("timed out"));
 }

@@ -113,6 +113,7 @@ fn calls() -> Vec<Call> {
         call!("ask", g => g.file.ask(Query::Stats, None)),
         call!("ack", g => g.file.ack(g.held)),
         call!("ack_with", g => g.file.ack_with(g.held, text())),
+        call!("ack_late", g => g.file.ack_late(g.held.id, 0, None)),
         call!("nack", g => g.file.nack(g.held, None, None)),
         call!("release", g => g.file.release(g.held)),
         call!("reject", g => g.file.reject(g.held, None)),

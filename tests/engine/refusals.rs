@@ -64,7 +64,7 @@ fn claim(change: impl FnOnce(&mut Claim)) -> Op {
 async fn oversized_payloads_and_results_are_refused() -> Result<()> {
     let g = given(inline()).await?;
     let large = |n: usize| Payload::bytes(vec![7; n]);
-    let limit = 256 * 1024;
+    let limit = 1024 * 1024;
     let ops = vec![
         g.enqueue(|j| j.payload = large(limit + 1))?,
         Op::Ack { held: g.held, result: Some(large(limit + 1)) },
@@ -155,7 +155,7 @@ async fn counts_and_numbers_out_of_range_are_refused() -> Result<()> {
         Op::Purge { queue: "q".into(), states: vec![] },
         g.enqueue(|j| j.max_attempts = Some(0))?,
         g.enqueue(|j| j.backoff = Some(Backoff::Exponential { base_ms: 1, max_ms: 1, jitter_percent: 101 }))?,
-        g.enqueue(|j| j.headers = [("k".to_owned(), "v".repeat(4 * 1024))].into())?,
+        g.enqueue(|j| j.headers = [("k".to_owned(), "v".repeat(256 * 1024))].into())?,
         g.enqueue(|j| j.payload.content_type = "t".repeat(101))?,
     ];
     g.refuses(Code::Argument, ops).await?;

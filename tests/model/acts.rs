@@ -69,6 +69,7 @@ impl Model {
             Op::Cancel { id, leased } => self.cancel(*id, *leased, act),
             Op::Requeue { id, run } => self.requeue(*id, *run, act),
             Op::Move { id, run, to } => self.relocate(*id, *run, to, act),
+            Op::AckLate { id, run, result } => self.ack_late(*id, *run, result.as_ref(), act),
             Op::Delete { id, .. } if spared.contains(id) => Ok(Outcome::Deleted { was: None }),
             Op::Delete { id, leased } => {
                 let Some(job) = self.job(*id) else { return Ok(Outcome::Deleted { was: None }) };
@@ -362,10 +363,10 @@ impl Model {
         self.retain(&queue);
     }
 
-    /// The oldest jobs beyond the retention leave, done and dead ones counted apart.
+    /// The oldest jobs beyond the retention leave, those of each state counted apart.
     fn retain(&mut self, queue: &str) {
-        for ends in [&[State::Done, State::Cancelled][..], &[State::Dead]] {
-            let kept = self.jobs.values().filter(|j| j.queue == queue && ends.contains(&j.state));
+        for end in [State::Done, State::Cancelled, State::Dead] {
+            let kept = self.jobs.values().filter(|j| j.queue == queue && j.state == end);
             let mut kept: Vec<_> = kept.map(|j| (j.finish, j.seq)).collect();
             kept.sort_unstable();
             let excess = kept.len().saturating_sub(self.queues[queue].retain as usize);
@@ -379,6 +380,22 @@ impl Model {
         let job = self.jobs.remove(&seq).expect("there");
         self.left.insert(job.new.id, (job.token, job.state));
         self.dedup.retain(|_, (id, _, until)| until.is_some() || *id != job.new.id);
+    }
+
+    fn ack_late(&mut self, id: JobId, run: u32, result: Option<&Payload>, act: Act) -> Answer {
+        if self.job(id).is_none() && self.left.contains_key(&id) {
+            return Ok(Outcome::Acked);
+        }
+        let seq = self.seq_of(id)?;
+        let job = self.at(seq);
+        match job.state {
+            _ if job.run != run => return Err(Code::State),
+            State::Done => return Ok(Outcome::Acked),
+            State::Dead | State::Cancelled => return Err(Code::State),
+            _ => job.result = result.cloned(),
+        }
+        self.finish(seq, State::Done, act);
+        Ok(Outcome::Acked)
     }
 
     fn cancel(&mut self, id: JobId, leased: bool, act: Act) -> Answer {

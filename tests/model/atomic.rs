@@ -33,6 +33,7 @@ impl Model {
                     ends.push(changed);
                 }
                 Op::Enqueue { .. }
+                | Op::AckLate { .. }
                 | Op::Cancel { .. }
                 | Op::Requeue { .. }
                 | Op::Move { .. }

@@ -74,6 +74,7 @@ impl MJob {
             attempt: self.attempt,
             max_attempts: self.new.max_attempts.expect("given"),
             backoff: self.new.backoff.clone().expect("given"),
+            max_run_ms: self.new.max_run_ms,
             group: self.new.group.clone(),
             dedup: self.new.dedup.as_ref().map(|d| d.key.clone()),
             headers: self.new.headers.clone(),
@@ -97,7 +98,7 @@ impl MJob {
             token: self.token.expect("leased"),
             expires_ms: self.ends_ms,
             fence: job.fence.expect("claimed"),
-            max_run_ms: None,
+            max_run_ms: self.new.max_run_ms,
         };
         Claimed { job, payload: self.new.payload.clone(), lease }
     }

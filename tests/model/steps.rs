@@ -114,6 +114,8 @@ fn single() -> impl Strategy<Value = Spec> {
         2 => (number(), option::of(0..3_u32)).prop_map(|(n, run)| Spec::Op(Op::Requeue { id: id(n), run })),
         2 => (number(), option::of(0..3_u32), queue())
             .prop_map(|(n, run, to)| Spec::Op(Op::Move { id: id(n), run, to })),
+        1 => (number(), 0..2_u32, option::of(payload()))
+            .prop_map(|(n, run, result)| Spec::Op(Op::AckLate { id: id(n), run, result })),
         1 => (number(), any::<bool>()).prop_map(|(n, leased)| Spec::Op(Op::Delete { id: id(n), leased })),
         1 => (queue(), vec(prop::sample::select(State::ALL.to_vec()), 1..3))
             .prop_map(|(queue, states)| Spec::Op(Op::Purge { queue, states })),
@@ -220,6 +222,7 @@ fn new() -> impl Strategy<Value = New> {
                 group,
                 headers,
                 expires_ms: None,
+                max_run_ms: header.then_some(86_400_000),
             }
         },
     )

@@ -65,7 +65,7 @@ def test_what_a_job_cannot_have_is_refused(file, extras, says):
         ({1, 2}, "JSON"),
         (float("inf"), "JSON"),
         ("\ud800", "UTF-8"),
-        (b"x" * (256 * 1024 + 1), "payload"),
+        (b"x" * (1024 * 1024 + 1), "payload"),
     ],
 )
 def test_data_that_cannot_be_kept_are_refused(file, data, says):

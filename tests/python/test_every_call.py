@@ -109,6 +109,11 @@ async def file_ack(w):
     assert await w.state(w.held) == "done"
 
 
+async def file_ack_late(w):
+    await w.file.ack_late(w.held, run=0, result=2)
+    assert (await w.file.get(w.held)).result == 2
+
+
 async def file_nack(w):
     assert await w.file.nack(w.held, w.job.token, "no", delay=60) == "scheduled"
 
@@ -416,7 +421,8 @@ async def atomic_moves(w):
     async with w.file.atomic() as tx:
         tx.move(w.ready, "other")
         tx.delete(w.done)
-    assert tx.results == (1, "done")
+        tx.ack_late(w.held)
+    assert tx.results == (1, "done", None)
 
 
 async def atomic_repeat(w):
@@ -452,6 +458,7 @@ CALLS = {
     "QueueFile.strict_queues": file_strict_queues,
     "QueueFile.claim": file_claim,
     "QueueFile.ack": file_ack,
+    "QueueFile.ack_late": file_ack_late,
     "QueueFile.nack": file_nack,
     "QueueFile.release": file_release,
     "QueueFile.reject": file_reject,
@@ -518,7 +525,7 @@ CALLS = {
     "Atomic.repeat": atomic_repeat,
 }
 TOGETHER = {
-    "Atomic.move": ("delete",),
+    "Atomic.move": ("delete", "ack_late"),
     "Atomic.ack": ("nack", "enqueue", "cancel", "requeue", "pause", "resume", "results"),
     "Atomic.release": ("reject", "purge"),
     "Atomic.drain": ("configure", "schedule", "unschedule"),

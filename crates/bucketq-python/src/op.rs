@@ -67,6 +67,7 @@ extras! {
     group: Option<String>,
     headers: Option<BTreeMap<String, String>>,
     expires_ms: Option<i64>,
+    max_run_ms: Option<i64>,
 }
 
 impl New {
@@ -79,6 +80,7 @@ impl New {
         job.max_attempts = extras.max_attempts;
         job.group = extras.group;
         job.expires_ms = extras.expires_ms;
+        job.max_run_ms = extras.max_run_ms;
         job.headers = extras.headers.unwrap_or_default();
         job.when = match (extras.delay_ms, extras.at_ms) {
             (Some(delay), _) => When::In(delay),
@@ -247,6 +249,13 @@ impl Op {
     fn reject(py: Python<'_>, held: Proof<'_>, error: Option<String>) -> PyResult<Self> {
         let op = |held| bucketq::Op::Reject { held, error };
         Self::ending(py, &held, op, expect!(py, Outcome::Rejected => py.None()))
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (job, run, result=None))]
+    fn ack_late(py: Python<'_>, job: &str, run: u32, result: Option<Blob<'_>>) -> PyResult<Self> {
+        let op = bucketq::Op::AckLate { id: id(py, job)?, run, result: result.map(payload) };
+        Ok(Self::of(op, expect!(py, Outcome::Acked => py.None())))
     }
 
     #[staticmethod]

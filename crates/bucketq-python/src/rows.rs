@@ -109,6 +109,7 @@ fn enqueues_of(file: &File, columns: &[Column<'_>], rows: usize) -> Result<Vec<O
             group: group.text(row)?.map(str::to_owned),
             headers: headers.text(row)?.map(headers_of).transpose()?,
             expires_ms: None,
+            max_run_ms: None,
         };
         let content_type = kind.text(row)?.ok_or_else(short)?.to_owned();
         let New { job } = New::with(file.fresh(Payload { bytes: body, content_type })?, extras)?;

@@ -36,6 +36,7 @@ pub fn job<'py>(py: Python<'py>, job: &Job) -> PyResult<Bound<'py, PyDict>> {
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
         "backoff": json(py, &job.backoff)?,
+        "max_run_ms": job.max_run_ms,
         "group": &job.group,
         "dedup": &job.dedup,
         "headers": &job.headers,

@@ -184,6 +184,7 @@ fn job_of(life: &Life) -> Job {
         attempt: life.attempts,
         max_attempts: life.max_attempts,
         backoff: Backoff::None,
+        max_run_ms: None,
         group: life.group.as_deref().map(str::to_owned),
         dedup: None,
         headers: BTreeMap::new(),

@@ -165,6 +165,10 @@ struct Fate<'a> {
     perhaps_added: bool,
     not_added: bool,
     finished: Vec<(State, &'a Call)>,
+    /// It may have been ended as done by a late ack.
+    completed: bool,
+    /// It has been.
+    surely_completed: bool,
     requeued: bool,
     cancelled: Vec<(&'a Call, Option<&'a Outcome>)>,
 }
@@ -228,6 +232,11 @@ fn gather<'a>(call: &'a Call, fates: &mut BTreeMap<JobId, Fate<'a>>) {
                 Effect::Requeues(id) | Effect::Moves(id, _) | Effect::Removes(id) => {
                     fates.entry(id).or_default().requeued = true;
                 }
+                Effect::Completes(id) => {
+                    let fate = fates.entry(id).or_default();
+                    fate.completed = true;
+                    fate.surely_completed |= told.is_some();
+                }
                 Effect::Cancels(id, _) => fates.entry(id).or_default().cancelled.push((call, told)),
                 _ => {}
             }
@@ -239,7 +248,7 @@ fn finish(id: JobId, fate: &Fate<'_>, job: &Job) -> Vec<String> {
     let mut bad = Vec::new();
     let by = |state| fate.finished.iter().any(|(s, _)| *s == state);
     match job.state {
-        State::Done if !by(State::Done) => bad.push(format!("G5: {id} is done and nobody acked it")),
+        State::Done if !by(State::Done) && !fate.completed => bad.push(format!("G5: {id} is done and nobody acked it")),
         State::Dead if !by(State::Dead) && job.attempt < job.max_attempts => {
             bad.push(format!("G5: {id} is dead after {} of {} attempts", job.attempt, job.max_attempts));
         }
@@ -252,6 +261,9 @@ fn finish(id: JobId, fate: &Fate<'_>, job: &Job) -> Vec<String> {
     // A job that was moved to the dead-letter queue starts another run, like a requeued one.
     if fate.requeued || job.queue == LETTERS {
         return bad;
+    }
+    if fate.surely_completed && job.state != State::Done {
+        bad.push(format!("G1: {id} was acked late and is {}", job.state.as_str()));
     }
     for (state, call) in &fate.finished {
         let Some((seq, ms, _)) = call.commit() else { continue };

@@ -89,7 +89,7 @@ pub fn overlaps(holds: &[Hold]) -> Vec<String> {
 pub fn lost_leases(history: &History, purged: &Purged) -> Vec<String> {
     let mut cancelled: BTreeSet<JobId> = BTreeSet::new();
     for (op, _) in history.calls.iter().flat_map(parts) {
-        if let Effect::Cancels(id, true) = effect(op) {
+        if let Effect::Cancels(id, true) | Effect::Completes(id) = effect(op) {
             cancelled.insert(id);
         }
     }

@@ -16,6 +16,8 @@ pub enum Effect<'a> {
     Finishes(Held, Option<State>),
     /// It extends the lease of this job.
     Extends,
+    /// It ends this job as done, whoever holds it.
+    Completes(JobId),
     /// It cancels this job, also a leased one if true.
     Cancels(JobId, bool),
     /// It requeues this job.
@@ -54,6 +56,7 @@ pub fn effect(op: &Op) -> Effect<'_> {
         Op::Reject { held, .. } => Effect::Finishes(*held, Some(State::Dead)),
         Op::Nack { held, .. } | Op::Release { held } => Effect::Finishes(*held, None),
         Op::Extend { .. } => Effect::Extends,
+        Op::AckLate { id, .. } => Effect::Completes(*id),
         Op::Cancel { id, leased } => Effect::Cancels(*id, *leased),
         Op::Requeue { id, .. } => Effect::Requeues(*id),
         Op::Move { id, to, .. } => Effect::Moves(*id, to),
@@ -148,10 +151,11 @@ pub fn finishes(op: &Op) -> Option<(Held, Option<State>)> {
     effects(op).into_iter().find_map(of)
 }
 
-/// Whether the op takes this job away from its worker: a cancel, a requeue, a move, a deletion, or the holder's own finish or release.
+/// Whether the op takes this job away from its worker: a late ack, a cancel, a requeue, a move, a deletion, or the holder's own finish or release.
 pub fn takes_away(op: &Op, id: JobId) -> bool {
     effects(op).into_iter().any(|effect| match effect {
-        Effect::Cancels(about, _)
+        Effect::Completes(about)
+        | Effect::Cancels(about, _)
         | Effect::Requeues(about)
         | Effect::Moves(about, _)
         | Effect::Removes(about) => about == id,

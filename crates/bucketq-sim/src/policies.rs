@@ -33,7 +33,14 @@ pub fn settings(catch_up: bool) -> Vec<Op> {
     let timing = Timing::Every { every_ms: EVERY_MS, from_ms: Some(EPOCH_MS) };
     let missed = if catch_up { Missed::CatchUp } else { Missed::Skip };
     vec![
-        configure(QUEUES[0], Changes { max_pending: Some(Some(12)), ..Changes::default() }),
+        configure(
+            QUEUES[0],
+            Changes {
+                max_pending: Some(Some(12)),
+                group_batch: Some(if catch_up { 3 } else { 1 }),
+                ..Changes::default()
+            },
+        ),
         configure(
             QUEUES[1],
             Changes {
@@ -146,7 +153,7 @@ impl PolicyState {
     }
 }
 
-/// Only the first `group_concurrency` jobs of each group are ever leased.
+/// Only the first `group_concurrency` or `group_batch` jobs of each group are ever leased; those of a batch together.
 fn groups(policy: &Policy, seq: u64, jobs: &[&Job], bad: &mut Vec<String>) {
     let mut members: BTreeMap<&str, Vec<&Job>> = BTreeMap::new();
     for job in jobs.iter().filter(|j| !j.state.is_finished()) {
@@ -156,9 +163,16 @@ fn groups(policy: &Policy, seq: u64, jobs: &[&Job], bad: &mut Vec<String>) {
     }
     for (group, mut members) in members {
         members.sort_unstable_by_key(|j| j.seq);
-        for job in members.iter().skip(policy.group_concurrency as usize) {
+        for job in members.iter().skip(policy.group_concurrency.max(policy.group_batch) as usize) {
             if job.state == State::Leased {
                 bad.push(format!("groups: {} of {group} is leased in commit {seq} before its turn", job.id));
+            }
+        }
+        let mine = |job: &&&Job| job.fence == Some(seq) && job.state == State::Leased;
+        if policy.group_batch > 1 && members.iter().any(|job| mine(&job)) {
+            let mut others = members.iter().skip_while(mine);
+            if let Some(job) = others.find(|job| job.state == State::Leased) {
+                bad.push(format!("groups: {} of {group} is leased beside the batch of commit {seq}", job.id));
             }
         }
     }

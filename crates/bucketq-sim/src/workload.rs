@@ -276,7 +276,7 @@ impl Client {
         Op::Purge { queue, states }
     }
 
-    /// Cancels, requeues, moves or deletes a job that a reader has seen.
+    /// Cancels, requeues, moves, deletes or acks a job that a reader has seen.
     fn one_job(&self) -> Option<Op> {
         let (id, run, _) = {
             let history = self.world.history();
@@ -287,6 +287,7 @@ impl Client {
             0..4 => Op::Cancel { id, leased: self.rng.one_in(2) },
             4 => Op::Move { id, run: Some(run), to: self.queue() },
             5 if self.rng.one_in(2) => Op::Delete { id, leased: self.rng.one_in(2) },
+            6 if self.rng.one_in(2) => Op::AckLate { id, run, result: None },
             _ => Op::Requeue { id, run: Some(run) },
         })
     }

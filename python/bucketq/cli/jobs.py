@@ -79,6 +79,9 @@ def enqueue(
     expires: Annotated[
         str | None, typer.Option(help="Expires this long from now unless claimed: 1h.", show_default=False)
     ] = None,
+    max_run: Annotated[
+        str | None, typer.Option(help="How long an attempt may take: 5min.", show_default=False)
+    ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option(help="A header, name=text; may be repeated.", show_default=False),
@@ -104,6 +107,7 @@ def enqueue(
         "backoff": None if backoff is None else words.backoff(backoff, "--backoff"),
         "at": None if at is None else words.moment(at, "--at"),
         "expires": None if expires is None else words.seconds(expires, "--expires"),
+        "max_run": None if max_run is None else words.seconds(max_run, "--max-run"),
         "headers": None if header is None else headers(header),
         "id": id,
     }

@@ -102,22 +102,33 @@ def tell(job: Job, *, payload: bool = False, as_json: bool = False) -> None:
 @command("bucketq ack 0192f0c1-... 6f1c... --result '{\"sent\": true}'", "Work")
 def ack(
     id: JobId,
-    token: Token,
+    token: Annotated[str | None, typer.Argument(help="The token of its claim.", show_default=False)] = None,
     result: Annotated[
         str | None, typer.Option(help="The result: JSON, otherwise text.", show_default=False)
     ] = None,
     next: Annotated[
         bool, typer.Option("--next", help="In the same commit, claim the next job of its queue.")
     ] = False,
+    late: Annotated[
+        int | None,
+        typer.Option(metavar="RUN", help="Without a token: whoever holds it, if this is its run.", show_default=False),
+    ] = None,
     *,
     place: Place,
     json: Json = False,
 ) -> None:
     """Mark a job done.
 
-    With --next, print the next job as claim does. Exit code 3: this one is done, and there is no other.
+    With --next, print the next job as claim does. Exit code 3: this one is done, and there is no other. With --late,
+    mark a job done whose lease was lost; a worker that holds it by now loses it.
     """
+    if (late is None) == (token is None) or (late is not None and next):
+        raise Invalid("give the token of the claim, or --late 0 for a job whose lease was lost; --next needs the token")
     with place.open() as file:
+        if token is None:
+            file.ack_late(id, run=late or 0, result=None if result is None else meant(result, None))
+            answer({"id": id, "state": "done"}) if json else say(f"{id} is done")
+            return
         job = file.ack(id, token, result=None if result is None else meant(result, None), next=next)
         if job is not None:
             tell(job, as_json=json)

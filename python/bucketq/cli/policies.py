@@ -34,10 +34,17 @@ DEFAULTS: dict[str, Any] = {
     "max_pending": None,
     "overflow": "raise",
     "group_concurrency": 1,
+    "group_batch": 1,
     "concurrency": None,
     "rate": None,
     "keep": 1000,
     "keep_for": None,
+    "keep_done": None,
+    "keep_done_for": None,
+    "keep_dead": None,
+    "keep_dead_for": None,
+    "keep_cancelled": None,
+    "keep_cancelled_for": None,
     "archive": False,
     "archive_for": None,
     "archive_payloads": True,
@@ -90,14 +97,25 @@ def configure(
     group_concurrency: Annotated[
         int | None, option("Jobs of one group that may be leased at the same time.")
     ] = None,
+    group_batch: Annotated[
+        int | None, option("Jobs of one group that one claim may get, in order.")
+    ] = None,
     concurrency: Annotated[
         str | None, option("Jobs of the queue that may be leased at the same time, or none.")
     ] = None,
     rate: Annotated[
         str | None, option("How fast jobs may be claimed: 100/min, '10/30s burst 1', none.")
     ] = None,
-    keep: Annotated[int | None, option("Done and cancelled jobs to retain, and as many dead ones.")] = None,
+    keep: Annotated[int | None, option("Done jobs to retain, and as many dead and cancelled ones.")] = None,
     keep_for: Annotated[str | None, option("How long finished jobs are retained at most, or none.")] = None,
+    keep_done: Annotated[str | None, option("Done jobs to retain, or none: as --keep says.")] = None,
+    keep_done_for: Annotated[str | None, option("How long done jobs are retained.")] = None,
+    keep_dead: Annotated[str | None, option("Dead jobs to retain, or none: as --keep says.")] = None,
+    keep_dead_for: Annotated[str | None, option("How long dead jobs are retained.")] = None,
+    keep_cancelled: Annotated[
+        str | None, option("Cancelled jobs to retain, or none: as --keep says.")
+    ] = None,
+    keep_cancelled_for: Annotated[str | None, option("How long cancelled jobs are retained.")] = None,
     archive: Annotated[YesNo | None, option("Archive jobs before they leave the queue.")] = None,
     archive_for: Annotated[str | None, option("How old archive objects may become, or none.")] = None,
     archive_payloads: Annotated[YesNo | None, option("Archive payloads too.")] = None,
@@ -119,10 +137,17 @@ def configure(
         "max_pending": (max_pending, words.number_or_none),
         "overflow": (overflow, words.overflow),
         "group_concurrency": (group_concurrency, None),
+        "group_batch": (group_batch, None),
         "concurrency": (concurrency, words.number_or_none),
         "rate": (rate, words.text_or_none),
         "keep": (keep, None),
         "keep_for": (keep_for, words.seconds_or_none),
+        "keep_done": (keep_done, words.number_or_none),
+        "keep_done_for": (keep_done_for, words.seconds_or_none),
+        "keep_dead": (keep_dead, words.number_or_none),
+        "keep_dead_for": (keep_dead_for, words.seconds_or_none),
+        "keep_cancelled": (keep_cancelled, words.number_or_none),
+        "keep_cancelled_for": (keep_cancelled_for, words.seconds_or_none),
         "archive": (archive, words.yes),
         "archive_for": (archive_for, words.seconds_or_none),
         "archive_payloads": (archive_payloads, words.yes),

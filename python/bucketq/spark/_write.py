@@ -196,7 +196,7 @@ def writing_of(source: Any, schema: Any) -> Writing:
     place: Place = source.place
     found = place.objects().pin().wait()
     rules = Rules(
-        source.option("queue"), source.option("contentType"), int(place.setting("max_payload", 256 * 1024))
+        source.option("queue"), source.option("contentType"), int(place.setting("max_payload", 1024 * 1024))
     )
     rules.check_columns(schema.names)
     # Without rows, this checks only the types of the columns.

@@ -120,6 +120,8 @@ class App:
         queue: str = "default",
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
+        max_run: Seconds | None = None,
+        expires: Seconds | None = None,
         priority: int | None = None,
         retry_on: type[BaseException] | tuple[type[BaseException], ...] | None = None,
     ) -> Decorator: ...
@@ -132,16 +134,19 @@ class App:
         queue: str = "default",
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
+        max_run: Seconds | None = None,
+        expires: Seconds | None = None,
         priority: int | None = None,
         retry_on: type[BaseException] | tuple[type[BaseException], ...] | None = None,
     ) -> Any:
         """Make a task of a function: calls of it can be enqueued.
 
         ``name`` is stored with each job, by default module and function. ``retry_on`` names the exceptions that lead
-        to another attempt: after any other exception the job is dead. The other options apply to each of its jobs.
+        to another attempt: after any other exception the job is dead. After ``max_run`` an attempt has failed with
+        "timed out". The other options apply to each of its jobs too.
         """
         options: dict[str, Any] = {"queue": queue, "max_attempts": max_attempts, "backoff": backoff}
-        options["priority"] = priority
+        options |= {"max_run": max_run, "expires": expires, "priority": priority}
         given = cast("Options", {key: value for key, value in options.items() if value is not None})
         checked(given)
         kinds = classes(retry_on)

@@ -41,6 +41,10 @@ class Options(TypedDict, total=False):
     """Jobs of a group run in the order they were enqueued, one at a time unless the policy allows more."""
     headers: Mapping[str, str] | None
     """Small metadata beside the arguments."""
+    expires: Seconds | None
+    """Its job expires this long after its enqueue if no worker has claimed it."""
+    max_run: Seconds | None
+    """How long an attempt may take: then it has failed with "timed out"."""
     id: str | None
     """Your own UUID for the job: enqueueing it again changes nothing."""
 

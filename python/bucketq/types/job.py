@@ -47,6 +47,8 @@ class Extras(TypedDict, total=False):
     """Small metadata beside the payload, such as a trace context."""
     expires: Seconds | None
     """It expires this long after its enqueue if no worker has claimed it; by default as the queue's policy says."""
+    max_run: Seconds | None
+    """How long an attempt may take: then it has failed with "timed out"; by default as the queue's policy says."""
     content_type: str | None
     """The content type of the payload; by default derived from the data."""
     id: str | None
@@ -136,6 +138,8 @@ class JobInfo:
     """Claims so far in this run."""
     max_attempts: int
     backoff: Backoff
+    max_run: timedelta | None
+    """How long an attempt may take; None: as the queue's policy says."""
     group: str | None
     dedup: str | None
     headers: Mapping[str, str]

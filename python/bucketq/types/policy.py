@@ -135,14 +135,28 @@ class Changes(TypedDict, total=False):
     """How an enqueue that would lead to more is handled."""
     group_concurrency: int
     """Jobs of one group that may be leased at the same time."""
+    group_batch: int
+    """Jobs of one group that one claim may get, in order; the group then waits until all of them have ended."""
     concurrency: int | None
     """Jobs of the queue that may be leased at the same time, by all processes."""
     rate: Rate | str | None
     """How fast jobs may be claimed, by all processes: ``"100/min"``, ``"10/30s burst 1"``."""
     keep: int
-    """Retain up to this number of done and cancelled jobs together, and up to this number of dead ones."""
+    """Retain up to this number of done jobs, of dead jobs and of cancelled jobs."""
     keep_for: Seconds | None
     """Retain a finished job for at most this long after its end."""
+    keep_done: int | None
+    """Retain up to this number of done jobs; None: as ``keep`` says."""
+    keep_done_for: Seconds | None
+    """Retain a done job for at most this long; None: as ``keep_for`` says."""
+    keep_dead: int | None
+    """Retain up to this number of dead jobs; None: as ``keep`` says."""
+    keep_dead_for: Seconds | None
+    """Retain a dead job for at most this long; None: as ``keep_for`` says."""
+    keep_cancelled: int | None
+    """Retain up to this number of cancelled jobs; None: as ``keep`` says."""
+    keep_cancelled_for: Seconds | None
+    """Retain a cancelled job for at most this long; None: as ``keep_for`` says."""
     archive: bool
     """If True, jobs are written to the archive before they leave the queue."""
     archive_for: Seconds | None
@@ -167,10 +181,17 @@ class Policy:
     max_pending: int | None
     overflow: Overflow
     group_concurrency: int
+    group_batch: int
     concurrency: int | None
     rate: Rate | None
     keep: int
     keep_for: timedelta | None
+    keep_done: int | None
+    keep_done_for: timedelta | None
+    keep_dead: int | None
+    keep_dead_for: timedelta | None
+    keep_cancelled: int | None
+    keep_cancelled_for: timedelta | None
     archive: bool
     archive_for: timedelta | None
     archive_payloads: bool

@@ -195,6 +195,12 @@ impl QueueFile {
         only!(self.call(Op::Delete { id, leased }).await?.outcome, Outcome::Deleted { was } => was)
     }
 
+    /// Acknowledges a job whoever holds it, for a worker that has lost its lease: a job of this run that is not finished
+    /// is done. A worker that holds it by now loses it.
+    pub async fn ack_late(&self, id: JobId, run: u32, result: Option<Payload>) -> Result<()> {
+        only!(self.call(Op::AckLate { id, run, result }).await?.outcome, Outcome::Acked => ())
+    }
+
     /// Sets whether a queue must be created before its first use, for all processes: see [`Queue::create`].
     pub async fn strict_queues(&self, strict: bool) -> Result<()> {
         only!(self.call(Op::StrictQueues { strict }).await?.outcome, Outcome::StrictQueuesSet => ())

@@ -10,7 +10,7 @@ pub const MAX_NAME: usize = 200;
 /// Longest content type, in bytes.
 pub const MAX_CONTENT_TYPE: usize = 100;
 /// All headers of a job together, in bytes: they are stored in the job's row.
-pub const MAX_HEADERS: usize = 4 * 1024;
+pub const MAX_HEADERS: usize = 256 * 1024;
 /// Longest error text kept; longer ones are cut.
 pub const MAX_ERROR_TEXT: usize = 4 * 1024;
 /// No payload or result is larger, whatever the option says.
@@ -200,7 +200,7 @@ impl Default for Options {
         Self {
             create: true,
             read_only: false,
-            max_payload: 256 * 1024,
+            max_payload: 1024 * 1024,
             max_file: 1024 * 1024 * 1024,
             max_skew: None,
             deadline: Duration::from_secs(30),

@@ -105,6 +105,7 @@ facts! {
     Self::CreateQueue { .. } => "create_queue", Inside, Unused, Small;
     Self::DeleteQueue { .. } => "delete_queue", Inside, Unused, Small;
     Self::StrictQueues { .. } => "strict_queues", Inside, Unused, Small;
+    Self::AckLate { result, .. } => "ack_late", Inside, Unused, Bytes(result.as_ref());
 }
 
 /// The policy is not known here. Its default is, and a change of the policy is checked too.

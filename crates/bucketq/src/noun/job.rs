@@ -279,6 +279,10 @@ pub struct New {
     /// How long after its enqueue it expires if no worker has claimed it; none for the time in the queue's policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<i64>,
+    /// How long an attempt may take: then its lease is no longer renewed, and it has failed. None for the time in the
+    /// queue's policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_run_ms: Option<i64>,
 }
 
 impl New {
@@ -303,6 +307,7 @@ impl New {
             group: None,
             headers: BTreeMap::new(),
             expires_ms: None,
+            max_run_ms: None,
         }
     }
 }
@@ -328,6 +333,9 @@ pub struct Job {
     pub max_attempts: u32,
     /// Waiting time between attempts.
     pub backoff: Backoff,
+    /// How long an attempt may take; none for the time in the queue's policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_run_ms: Option<i64>,
     /// Its group.
     pub group: Option<String>,
     /// Its dedup key.

@@ -43,10 +43,12 @@ pub struct Archived {
 /// The kinds of finished runs; each kind leaves the queue file in its own order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LifeKind {
-    /// Jobs that are done or cancelled, by `finish_seq`.
-    Well,
+    /// Jobs that are done, by `finish_seq`.
+    Done,
     /// Dead jobs, by `finish_seq`.
     Dead,
+    /// Cancelled jobs, by `finish_seq`.
+    Cancelled,
     /// Earlier runs of jobs that were requeued, by `seq` of the next run.
     Past,
 }
@@ -71,8 +73,6 @@ pub struct Listing {
     pub object: Archived,
     /// The parts that its jobs come from.
     pub parts: Vec<Part>,
-    /// How many of the jobs among them are done, dead and cancelled.
-    pub counts: [u64; 3],
 }
 
 /// One run, (id, run), from its enqueue to its end.

@@ -272,6 +272,16 @@ pub enum Op {
         /// It does.
         strict: bool,
     },
+    /// The job is done, whoever holds it: an ack by a worker that has lost its lease, or by an earlier claim. A worker
+    /// that holds the job by now loses it.
+    AckLate {
+        /// The job.
+        id: JobId,
+        /// Its run: a later one is not ended.
+        run: u32,
+        /// Its result.
+        result: Option<Payload>,
+    },
 }
 
 /// The outcome for one enqueued job.

@@ -70,14 +70,30 @@ policy! {
     overflow: Overflow = Overflow::Raise,
     /// Jobs of one group that may be leased at the same time.
     group_concurrency: u32 = 1,
+    /// Jobs of one group that one claim may get, in the order of their enqueues. No other job of the group can be
+    /// claimed until all of them have ended or come back.
+    group_batch: u32 = 1,
     /// Jobs of the queue that may be leased at the same time, by all processes together.
     concurrency: Option<u32> = None,
     /// How fast jobs may be claimed, by all processes together.
     rate: Option<Rate> = None,
-    /// Finished jobs to keep: this many of the newest done or cancelled ones, and this many of the newest dead ones.
+    /// Finished jobs to keep: this many of the newest done ones, of the newest dead ones and of the newest cancelled
+    /// ones.
     keep: u64 = 1_000,
     /// Jobs that finished longer ago than this are not kept.
     keep_ms: Option<i64> = None,
+    /// Done jobs to keep; none: as many as `keep` says.
+    keep_done: Option<u64> = None,
+    /// Jobs that were done longer ago than this are not kept; none: as long as `keep_ms` says.
+    keep_done_ms: Option<i64> = None,
+    /// Dead jobs to keep; none: as many as `keep` says.
+    keep_dead: Option<u64> = None,
+    /// Jobs that died longer ago than this are not kept; none: as long as `keep_ms` says.
+    keep_dead_ms: Option<i64> = None,
+    /// Cancelled jobs to keep; none: as many as `keep` says.
+    keep_cancelled: Option<u64> = None,
+    /// Jobs that were cancelled longer ago than this are not kept; none: as long as `keep_ms` says.
+    keep_cancelled_ms: Option<i64> = None,
     /// Finished jobs are written to the archive before they leave.
     archive: bool = false,
     /// An archive object expires when its newest run ended longer ago than this.
@@ -234,6 +250,18 @@ impl Policy {
                 self.group_concurrency
             ));
         }
+        if self.group_batch == 0 || self.group_batch > MAX_GROUP_CONCURRENCY {
+            return wrong(format!(
+                "group_batch must be 1 to {MAX_GROUP_CONCURRENCY}, not {}",
+                self.group_batch
+            ));
+        }
+        if self.group_batch > 1 && self.group_concurrency > 1 {
+            return wrong(format!(
+                "group_batch {} needs group_concurrency 1: the jobs of a batch are one holder's, in order",
+                self.group_batch
+            ));
+        }
         if self.concurrency == Some(0) {
             return wrong("concurrency must be at least 1: to stop claims, pause the queue".into());
         }
@@ -247,15 +275,30 @@ impl Policy {
         if let Some(rate) = &self.rate {
             rate.check()?;
         }
-        if self.keep > MAX_KEPT {
-            return wrong(format!(
-                "keep must be at most {MAX_KEPT}, not {}: archive jobs to keep them for longer",
-                self.keep
-            ));
+        for (name, keep) in [
+            ("keep", Some(self.keep)),
+            ("keep_done", self.keep_done),
+            ("keep_dead", self.keep_dead),
+            ("keep_cancelled", self.keep_cancelled),
+        ] {
+            if let Some(keep) = keep.filter(|keep| *keep > MAX_KEPT) {
+                return wrong(format!(
+                    "{name} must be at most {MAX_KEPT}, not {keep}: archive jobs to keep them for longer"
+                ));
+            }
         }
-        span("keep_ms", self.keep_ms.unwrap_or(1), 1)?;
+        let ages = [
+            ("keep_ms", self.keep_ms),
+            ("keep_done_ms", self.keep_done_ms),
+            ("keep_dead_ms", self.keep_dead_ms),
+            ("keep_cancelled_ms", self.keep_cancelled_ms),
+        ];
+        for (name, ms) in ages {
+            span(name, ms.unwrap_or(1), 1)?;
+        }
         span("archive_ms", self.archive_ms.unwrap_or(1), 1)?;
-        if self.archive && self.archive_ms.zip(self.keep_ms).is_some_and(|(archive, keep)| archive <= keep) {
+        let longest_ms = ages[1..].iter().filter_map(|(_, own_ms)| own_ms.or(self.keep_ms)).max();
+        if self.archive && self.archive_ms.zip(longest_ms).is_some_and(|(archive, keep)| archive <= keep) {
             return wrong(
                 "archive objects would expire as soon as they are written: archive for longer than jobs are kept"
                     .into(),

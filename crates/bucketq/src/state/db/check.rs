@@ -42,6 +42,7 @@ pub fn check(op: &Op, limits: &Limits) -> Result<()> {
             held_by(held)?;
             result.as_ref().map_or(Ok(()), |r| payload("result", r, limits))
         }
+        Op::AckLate { result, .. } => result.as_ref().map_or(Ok(()), |r| payload("result", r, limits)),
         Op::Nack { held, delay_ms, .. } => {
             held_by(held)?;
             delay_ms.map_or(Ok(()), |ms| span("delay", ms, 0))
@@ -134,6 +135,7 @@ fn new(job: &New, limits: &Limits) -> Result<()> {
         }
     }
     job.expires_ms.map_or(Ok(()), |ms| span("expires", ms, 1))?;
+    job.max_run_ms.map_or(Ok(()), |ms| span("max_run", ms, 1))?;
     if job.max_attempts == Some(0) {
         return Err(Error::invalid("max_attempts must be at least 1"));
     }

@@ -107,7 +107,9 @@ impl Tx<'_> {
         let text = format!("lease expired after attempt {attempt} of {}", job_row.max_attempts);
         let ran_ms = lapsed_ms.saturating_sub(job_row.claimed_ms);
         // Its holder was not there to end the attempt.
-        let is_over = self.line(job_row.line).policy.max_run_ms.is_some_and(|most| ran_ms >= most);
+        let own_ms = self.terms(job_row.backoff)?.max_run_ms;
+        let most_ms = own_ms.or(self.line(job_row.line).policy.max_run_ms);
+        let is_over = most_ms.is_some_and(|most| ran_ms >= most);
         let text = if is_over { Some(TIMED_OUT) } else { dead.then_some(&text[..]) };
         self.store_attempt(&job_row.ending(Ended::Expired, attempt, lapsed_ms, text))?;
         self.report_job(&job_row, Happened::Expired);
@@ -124,9 +126,11 @@ impl Tx<'_> {
         self.conn
             .prepare_cached("UPDATE jobs SET state = 3, run_at_ms = ?2 WHERE seq = ?1")?
             .execute([job_row.seq, lapsed_ms])?;
-        let marks = self.marks(job_row.line);
-        marks.shift(State::Leased, State::Ready, 1);
-        marks.offer((job_row.priority, job_row.seq));
+        self.marks(job_row.line).shift(State::Leased, State::Ready, 1);
+        if let Some(can_run) = self.step_back(&job_row)? {
+            return Ok(can_run);
+        }
+        self.marks(job_row.line).offer((job_row.priority, job_row.seq));
         Ok(true)
     }
 

@@ -61,6 +61,7 @@ impl Tx<'_> {
             }
             None => std::collections::BTreeMap::default(),
         };
+        let terms = self.terms(row.backoff)?;
         Ok(Job {
             id: id(row.id),
             run: row.run,
@@ -70,7 +71,8 @@ impl Tx<'_> {
             priority: row.priority,
             attempt: attempt(row.tries)?,
             max_attempts: row.max_attempts,
-            backoff: self.backoff(row.backoff)?,
+            backoff: terms.backoff,
+            max_run_ms: terms.max_run_ms,
             group: row.group_name,
             dedup: row.dedup,
             headers,

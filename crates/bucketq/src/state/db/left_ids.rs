@@ -39,7 +39,7 @@ row! {
     pub(super) struct Leaver { id: [u8; 16], enqueued_ms: i64, state: State, token: [u8; 16] }
 }
 /// Jobs of a queue that leave together for the archive.
-pub(super) const LEAVE: [&str; 2] =
+pub(super) const LEAVE: [&str; 3] =
     by_end!(sql!("SELECT ", Leaver::COLUMNS, " FROM jobs WHERE "), " AND finish_seq <= ?2");
 
 /// Bounds of the table that save lookups.

@@ -21,6 +21,7 @@ const STEPS: &[&str] = &[
     concat!(include_str!("schema/3_left.sql"), include_str!("schema/3_names.sql")),
     include_str!("schema/4_sessions.sql"),
     include_str!("schema/5_expiry.sql"),
+    include_str!("schema/6_retention.sql"),
 ];
 
 /// `PRAGMA user_version` of a queue file that this library writes.

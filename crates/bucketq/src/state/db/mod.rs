@@ -500,6 +500,7 @@ impl Tx<'_> {
             Op::CreateQueue { queue } => self.create_queue(queue),
             Op::DeleteQueue { queue, limit } => self.delete_queue(queue, *limit),
             Op::StrictQueues { strict } => self.set_strict(*strict),
+            Op::AckLate { id, run, result } => self.ack_late(id, *run, result.as_ref()),
         }
     }
 

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rusqlite::{OptionalExtension, params};
+use serde::{Deserialize, Serialize};
 
 use super::Tx;
 use super::columns::{row, sql};
@@ -27,8 +28,18 @@ pub(super) struct Names {
     /// The most recently read ones: a row names one worker and a type or two, and the next row often the same.
     recent: [Option<(i64, Arc<str>)>; 4],
     oldest: usize,
-    backoff_ids: Vec<(Backoff, i64)>,
-    backoffs: HashMap<i64, Backoff>,
+    terms_ids: Vec<(Terms, i64)>,
+    terms: HashMap<i64, Terms>,
+}
+
+/// How the attempts of a job are made: one text for all jobs that agree in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Terms {
+    #[serde(flatten)]
+    pub backoff: Backoff,
+    /// How long an attempt may take; none for the time in the queue's policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_run_ms: Option<i64>,
 }
 
 impl Names {
@@ -44,9 +55,17 @@ impl Names {
         self.ids.contains_key(text)
     }
 
-    /// Returns whether this back-off is known to be stored.
-    pub fn has_backoff(&self, backoff: &Backoff) -> bool {
-        self.backoff_ids.iter().any(|(known, _)| known == backoff)
+    /// Returns whether these terms are known to be stored.
+    pub fn has_terms(&self, backoff: &Backoff, max_run_ms: Option<i64>) -> bool {
+        self.terms_id(backoff, max_run_ms).is_some()
+    }
+
+    fn terms_id(&self, backoff: &Backoff, max_run_ms: Option<i64>) -> Option<i64> {
+        let found = self
+            .terms_ids
+            .iter()
+            .find(|(known, _)| known.backoff == *backoff && known.max_run_ms == max_run_ms);
+        found.map(|(_, id)| *id)
     }
 
     pub fn clear(&mut self) {
@@ -106,32 +125,33 @@ impl Tx<'_> {
         Ok(text)
     }
 
-    /// Returns the id of this back-off; stores the back-off if it is new.
-    pub fn intern_backoff(&mut self, backoff: &Backoff) -> Try<i64> {
-        if let Some((_, id)) = self.cache.names.backoff_ids.iter().find(|(b, _)| b == backoff) {
-            return Ok(*id);
+    /// Returns the id of these terms; stores them if they are new.
+    pub fn intern_terms(&mut self, backoff: &Backoff, max_run_ms: Option<i64>) -> Try<i64> {
+        if let Some(id) = self.cache.names.terms_id(backoff, max_run_ms) {
+            return Ok(id);
         }
-        let text = serde_json::to_string(backoff).map_err(|e| Fault::corrupt(e.to_string()))?;
+        let terms = Terms { backoff: backoff.clone(), max_run_ms };
+        let text = serde_json::to_string(&terms).map_err(|e| Fault::corrupt(e.to_string()))?;
         let id = self.intern(&text)?;
-        // A list, because a file has only a few of them; with thousands, the text cache serves the rest.
-        if self.cache.names.backoff_ids.len() < 16 {
-            self.cache.names.backoff_ids.push((backoff.clone(), id));
+        // Most queues use only a few of them; with thousands, the text cache serves the rest.
+        if self.cache.names.terms_ids.len() < 16 {
+            self.cache.names.terms_ids.push((terms, id));
         }
         Ok(id)
     }
 
-    /// Returns the back-off with this id.
-    pub fn backoff(&mut self, id: i64) -> Try<Backoff> {
-        if let Some(backoff) = self.cache.names.backoffs.get(&id) {
-            return Ok(backoff.clone());
+    /// Returns the terms with this id.
+    pub fn terms(&mut self, id: i64) -> Try<Terms> {
+        if let Some(terms) = self.cache.names.terms.get(&id) {
+            return Ok(terms.clone());
         }
         let text = self.text(id)?;
-        let backoff: Backoff = serde_json::from_str(&text)
+        let terms: Terms = serde_json::from_str(&text)
             .map_err(|_| Fault::corrupt(format!("name {id} is not a back-off policy")))?;
-        if self.cache.names.backoffs.len() >= REMEMBERED {
-            self.cache.names.backoffs.clear();
+        if self.cache.names.terms.len() >= REMEMBERED {
+            self.cache.names.terms.clear();
         }
-        self.cache.names.backoffs.insert(id, backoff.clone());
-        Ok(backoff)
+        self.cache.names.terms.insert(id, terms.clone());
+        Ok(terms)
     }
 }

@@ -64,8 +64,8 @@ pub(super) struct SavedMarks {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Marks {
     pub gate: Gate,
-    /// No finished job leaves by its age before these times: for done or cancelled ones, and for dead ones.
-    pub aged_ms: [i64; 2],
+    /// No finished job leaves by its age before these times, one for each kind of retention.
+    pub aged_ms: [i64; 3],
     pub saved: SavedMarks,
     /// No claimable job ranks before this.
     pub best: JobRank,
@@ -107,7 +107,7 @@ impl Marks {
         let none = |state: State| saved.counts[slot(state)] == 0;
         Self {
             gate,
-            aged_ms: [i64::MIN; 2],
+            aged_ms: [i64::MIN; 3],
             saved,
             best: if none(State::Ready) { NOWHERE } else { ANYWHERE },
             due_ms: if none(State::Scheduled) { NEVER } else { i64::MIN },

@@ -11,33 +11,73 @@ use super::fault::Try;
 use super::left_ids::Leaver;
 use crate::noun::job::State;
 use crate::noun::life::LifeKind;
+use crate::noun::policy::Policy;
 
 /// Most jobs that one finish deletes.
 const BATCH: i64 = 128;
 
-/// The two kinds of finished jobs for retention: each has its own index and count.
+/// The kinds of finished jobs for retention: each has its own index and its own limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// Done or cancelled.
-    Well,
-    /// Dead.
+    Done,
     Dead,
+    Cancelled,
 }
 
 impl End {
-    pub const BOTH: [Self; 2] = [Self::Well, Self::Dead];
+    pub const ALL: [Self; 3] = [Self::Done, Self::Dead, Self::Cancelled];
 
     /// Returns the kind of the runs that leave.
     pub const fn kind(self) -> LifeKind {
         match self {
-            Self::Well => LifeKind::Well,
+            Self::Done => LifeKind::Done,
             Self::Dead => LifeKind::Dead,
+            Self::Cancelled => LifeKind::Cancelled,
+        }
+    }
+
+    /// Returns the kind of finished jobs that leave as these runs; none for earlier runs of jobs.
+    pub const fn of(kind: LifeKind) -> Option<Self> {
+        match kind {
+            LifeKind::Done => Some(Self::Done),
+            LifeKind::Dead => Some(Self::Dead),
+            LifeKind::Cancelled => Some(Self::Cancelled),
+            LifeKind::Past => None,
+        }
+    }
+
+    /// Returns the state of these jobs.
+    pub const fn state(self) -> State {
+        match self {
+            Self::Done => State::Done,
+            Self::Dead => State::Dead,
+            Self::Cancelled => State::Cancelled,
         }
     }
 
     /// Returns the statement for this kind.
-    pub const fn pick<T: Copy>(self, statements: [T; 2]) -> T {
+    pub const fn pick<T: Copy>(self, statements: [T; 3]) -> T {
         statements[self as usize]
+    }
+
+    /// Returns how many of these jobs a queue keeps.
+    pub fn keep(self, policy: &Policy) -> u64 {
+        let own = match self {
+            Self::Done => policy.keep_done,
+            Self::Dead => policy.keep_dead,
+            Self::Cancelled => policy.keep_cancelled,
+        };
+        own.unwrap_or(policy.keep)
+    }
+
+    /// Returns for how long a queue keeps these jobs.
+    pub fn keep_ms(self, policy: &Policy) -> Option<i64> {
+        let own = match self {
+            Self::Done => policy.keep_done_ms,
+            Self::Dead => policy.keep_dead_ms,
+            Self::Cancelled => policy.keep_cancelled_ms,
+        };
+        own.or(policy.keep_ms)
     }
 }
 
@@ -45,8 +85,9 @@ impl End {
 macro_rules! by_end {
     ($before:expr, $after:expr) => {
         [
-            $crate::state::db::columns::sql!($before, "queue = ?1 AND state IN (5, 7)", $after),
+            $crate::state::db::columns::sql!($before, "queue = ?1 AND state = 5", $after),
             $crate::state::db::columns::sql!($before, "queue = ?1 AND state = 6", $after),
+            $crate::state::db::columns::sql!($before, "queue = ?1 AND state = 7", $after),
         ]
     };
 }
@@ -59,24 +100,24 @@ row! {
     }
 }
 /// Finished jobs of a queue that retention may delete, oldest first.
-pub(super) const OLDEST: [&str; 2] =
+pub(super) const OLDEST: [&str; 3] =
     by_end!(sql!("SELECT ", FinishedJob::COLUMNS, " FROM jobs WHERE "), " ORDER BY finish_seq LIMIT ?2");
 /// The dedup keys without a window of the jobs up to one of [`OLDEST`].
-pub(super) const DROP_KEYS: [&str; 2] = by_end!(
+pub(super) const DROP_KEYS: [&str; 3] = by_end!(
     "DELETE FROM dedup WHERE until_ms IS NULL AND seq IN (SELECT seq FROM jobs WHERE ",
     " AND finish_seq <= ?2)"
 );
 /// Their results.
-pub(super) const DROP_RESULTS: [&str; 2] =
+pub(super) const DROP_RESULTS: [&str; 3] =
     by_end!("DELETE FROM results WHERE seq IN (SELECT seq FROM jobs WHERE ", " AND finish_seq <= ?2)");
 /// Their attempts.
-pub(super) const DROP_ATTEMPTS: [&str; 2] =
+pub(super) const DROP_ATTEMPTS: [&str; 3] =
     by_end!("DELETE FROM attempts WHERE seq IN (SELECT seq FROM jobs WHERE ", " AND finish_seq <= ?2)");
 /// Their bodies.
-pub(super) const DROP_BODIES: [&str; 2] =
+pub(super) const DROP_BODIES: [&str; 3] =
     by_end!("DELETE FROM bodies WHERE id IN (SELECT body FROM jobs WHERE ", " AND finish_seq <= ?2)");
 /// The jobs themselves.
-pub(super) const DROP_JOBS: [&str; 2] = by_end!("DELETE FROM jobs WHERE ", " AND finish_seq <= ?2");
+pub(super) const DROP_JOBS: [&str; 3] = by_end!("DELETE FROM jobs WHERE ", " AND finish_seq <= ?2");
 
 row! {
     /// The columns needed to delete a job.
@@ -94,12 +135,8 @@ row! {
 impl Tx<'_> {
     /// Returns how many jobs of this kind exceed the number to keep.
     pub fn over_retention(&self, line: usize, end: End) -> i64 {
-        let marks = &self.line(line).marks;
-        let there = match end {
-            End::Well => marks.count(State::Done) + marks.count(State::Cancelled),
-            End::Dead => marks.count(State::Dead),
-        };
-        there - i64::try_from(self.line(line).policy.keep).unwrap_or(i64::MAX)
+        let there = self.line(line).marks.count(end.state());
+        there - i64::try_from(end.keep(&self.line(line).policy)).unwrap_or(i64::MAX)
     }
 
     /// Deletes the oldest finished jobs of a queue when they clearly exceed the number to keep, or are too old. Because
@@ -109,10 +146,11 @@ impl Tx<'_> {
         if policy.archive {
             return Ok(());
         }
-        for end in End::BOTH {
+        for end in End::ALL {
             let excess = self.over_retention(line, end);
-            let aged = policy.keep_ms.is_some() && end.pick(self.line(line).marks.aged_ms) <= self.now_ms;
-            if aged || excess > (policy.keep as i64 / 16).clamp(0, 64) {
+            let aged =
+                end.keep_ms(&policy).is_some() && end.pick(self.line(line).marks.aged_ms) <= self.now_ms;
+            if aged || excess > (end.keep(&policy) as i64 / 16).clamp(0, 64) {
                 self.drop_finished(line, end, excess)?;
             }
         }
@@ -122,7 +160,7 @@ impl Tx<'_> {
     /// Deletes `excess` jobs and those that are too old, at most a batch.
     fn drop_finished(&mut self, line: usize, end: End, excess: i64) -> Try<()> {
         let queue = self.line(line).id;
-        let age_ms = self.line(line).policy.keep_ms;
+        let age_ms = end.keep_ms(&self.line(line).policy);
         let (mut last, mut n) = (None, 0);
         let mut leavers = Vec::new();
         // A job that finishes from now on leaves no sooner.

@@ -100,7 +100,6 @@ impl ObjectReader {
                 listed_seq: 0,
                 listed_ms: 0,
             },
-            counts: leaving.counts,
             parts: leaving.parts,
         }
     }

@@ -9,7 +9,6 @@ use rusqlite::{OptionalExtension, params};
 
 use crate::noun::error::{Code, Error, Result};
 use crate::noun::event::Happened;
-use crate::noun::job::State;
 use crate::noun::life::{Archived, LifeKind, Listing};
 use crate::state::db::columns::row;
 use crate::state::db::fault::{Fault, Try};
@@ -17,10 +16,10 @@ use crate::state::db::retention::{End, by_end};
 use crate::state::db::{Db, Limits, Moment, Tx};
 
 /// The number of finished jobs up to a place.
-pub(in crate::state::db) const COUNT_UNTIL: [&str; 2] =
+pub(in crate::state::db) const COUNT_UNTIL: [&str; 3] =
     by_end!("SELECT count(*) FROM jobs WHERE ", " AND finish_seq <= ?2");
 /// When the job finished that is a number of places after the oldest.
-pub(in crate::state::db) const NTH: [&str; 2] =
+pub(in crate::state::db) const NTH: [&str; 3] =
     by_end!("SELECT ends_ms FROM jobs WHERE ", " ORDER BY finish_seq LIMIT 1 OFFSET ?2");
 /// When an object of a queue was last listed.
 pub(in crate::state::db) const NEWEST_LISTED: &str =
@@ -35,10 +34,9 @@ row! {
 
 /// Returns the statement that counts the runs of a kind up to a place.
 const fn count_until(kind: LifeKind) -> &'static str {
-    match kind {
-        LifeKind::Well => End::Well.pick(COUNT_UNTIL),
-        LifeKind::Dead => End::Dead.pick(COUNT_UNTIL),
-        LifeKind::Past => crate::state::db::earlier_runs::COUNT_UNTIL,
+    match End::of(kind) {
+        Some(end) => end.pick(COUNT_UNTIL),
+        None => crate::state::db::earlier_runs::COUNT_UNTIL,
     }
 }
 
@@ -91,7 +89,7 @@ impl Tx<'_> {
         let mut old = false;
         for line in self.all_lines()? {
             let (queue, policy) = (self.line(line).id, Arc::clone(&self.line(line).policy));
-            if policy.archive && End::BOTH.into_iter().any(|end| self.over_retention(line, end) >= enough) {
+            if policy.archive && End::ALL.into_iter().any(|end| self.over_retention(line, end) >= enough) {
                 return Ok(ArchiveDue::Jobs);
             }
             if policy.archive
@@ -112,15 +110,15 @@ impl Tx<'_> {
             self.conn.prepare_cached(NEWEST_LISTED)?.query_row([queue], |row| row.get(0))?;
         let waits =
             |since: i64| self.now_ms >= since && self.now_ms - since.max(listed.unwrap_or(0)) >= every_ms;
-        for end in End::BOTH {
+        for end in End::ALL {
             let nth = |n: i64| -> Try<Option<i64>> {
                 let mut stmt = self.conn.prepare_cached(end.pick(NTH))?;
                 Ok(stmt.query_row([queue, n], |row| row.get(0)).optional()?)
             };
             let Some(oldest) = nth(0)? else { continue };
             // The oldest leaves when a finished job exceeds the number to keep, or when it is too old.
-            let by_age = policy.keep_ms.map(|age| oldest.saturating_add(age));
-            let by_number = nth(policy.keep as i64)?;
+            let by_age = end.keep_ms(&policy).map(|age| oldest.saturating_add(age));
+            let by_number = nth(end.keep(&policy) as i64)?;
             let Some(since) = [by_age, by_number].into_iter().flatten().min() else { continue };
             if waits(since) {
                 return Ok(true);
@@ -155,12 +153,10 @@ impl Tx<'_> {
             return refused("its queue has no archive any more");
         }
         for part in &listing.parts {
-            let kept = match part.kind {
-                LifeKind::Well => self.over_retention(line, End::Well) < part.jobs as i64,
-                LifeKind::Dead => self.over_retention(line, End::Dead) < part.jobs as i64,
-                LifeKind::Past => false,
-            };
-            if kept && policy.keep_ms.is_none() {
+            let is_kept = End::of(part.kind).is_some_and(|end| {
+                end.keep_ms(&policy).is_none() && self.over_retention(line, end) < part.jobs as i64
+            });
+            if is_kept {
                 return refused("its queue keeps more now");
             }
             // Later jobs come after that place: the same number up to it means the same jobs.
@@ -211,19 +207,14 @@ impl Tx<'_> {
         let line = self.line_of(listing.queue)?;
         for part in &listing.parts {
             let until = part.until as i64;
-            match part.kind {
-                LifeKind::Well => self.leave_with(listing.queue, End::Well, until)?,
-                LifeKind::Dead => self.leave_with(listing.queue, End::Dead, until)?,
-                LifeKind::Past => {
-                    self.conn
-                        .prepare_cached(crate::state::db::earlier_runs::DROP)?
-                        .execute([listing.queue, until])?;
-                }
+            if let Some(end) = End::of(part.kind) {
+                self.leave_with(listing.queue, end, until)?;
+                self.marks(line).drop_many(end.state(), part.jobs as i64);
+            } else {
+                self.conn
+                    .prepare_cached(crate::state::db::earlier_runs::DROP)?
+                    .execute([listing.queue, until])?;
             }
-        }
-        let marks = self.marks(line);
-        for (state, n) in [State::Done, State::Dead, State::Cancelled].into_iter().zip(listing.counts) {
-            marks.drop_many(state, n as i64);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@
 use rusqlite::params;
 
 use crate::noun::event::{At, Happened};
-use crate::noun::job::{Claimed, State};
+use crate::noun::job::{Claimed, Job, State};
 use crate::noun::lease::{FOREVER_MS, Lease, Token};
 use crate::noun::op::{Claim, Queues};
 use crate::state::db::Tx;
@@ -81,6 +81,7 @@ impl Tx<'_> {
                 at += 1;
             }
         }
+        self.lease_followers(&mut taken, claim)?;
         Ok(taken)
     }
 
@@ -166,9 +167,17 @@ impl Tx<'_> {
             token: Token([0; 16]),
             expires_ms: job.expires_ms.unwrap_or(0),
             fence: job.fence.unwrap_or(0),
-            max_run_ms: self.find_line(&job.queue)?.and_then(|line| self.line(line).policy.max_run_ms),
+            max_run_ms: self.max_run_ms(&job)?,
         };
         Ok(Claimed { job, payload, lease })
+    }
+
+    /// Returns how long an attempt of this job may take: its own time, or that of its queue.
+    fn max_run_ms(&mut self, job: &Job) -> Try<Option<i64>> {
+        if job.max_run_ms.is_some() {
+            return Ok(job.max_run_ms);
+        }
+        Ok(self.find_line(&job.queue)?.and_then(|line| self.line(line).policy.max_run_ms))
     }
 
     /// Leases the job, in the database and in the outcome.
@@ -197,7 +206,7 @@ impl Tx<'_> {
         job.expires_ms = (expires_ms < FOREVER_MS).then_some(expires_ms);
         job.fence = Some(self.commit_seq);
         job.worker = (!claim.worker.is_empty()).then(|| claim.worker.clone());
-        let max_run_ms = self.line(line).policy.max_run_ms;
+        let max_run_ms = job.max_run_ms.or(self.line(line).policy.max_run_ms);
         claimed.lease = Lease { token: claim.token, expires_ms, fence: self.commit_seq, max_run_ms };
         let wait_ms = (self.now_ms - job.run_at_ms.max(job.enqueued_ms)).max(0);
         self.cache.reported.waits_ms.push(wait_ms);

@@ -91,6 +91,9 @@ impl Tx<'_> {
                 self.lapse(id, job_row.ends_ms)?;
                 // It may be dead now, and may have left.
                 let Some(found) = self.find(id)? else { continue };
+                if found.blocked {
+                    continue;
+                }
                 job_row = found;
             }
             if job_row.state == State::Scheduled && job_row.run_at_ms <= self.now_ms {
@@ -112,7 +115,8 @@ impl Tx<'_> {
         Ok(taken)
     }
 
-    fn placed(&mut self, seq: i64) -> Try<Claimed> {
+    /// Returns the job at this place, not leased yet.
+    pub fn placed(&mut self, seq: i64) -> Try<Claimed> {
         let mut stmt = self.conn.prepare_cached(PLACED)?;
         let mut rows = stmt.query([seq])?;
         let row = rows.next()?.ok_or_else(|| Fault::corrupt("a job is not where it was found"))?;

@@ -108,7 +108,8 @@ impl Tx<'_> {
         let state = if run_at_ms > self.now_ms { State::Scheduled } else { State::Ready };
         let blocked = self.is_blocked(line, job.group.as_deref())?;
         let turn = if blocked { FIRST_TURN } else { self.next_turn(line, job.group.as_deref()) };
-        let backoff = self.intern_backoff(job.backoff.as_ref().unwrap_or(&policy.backoff))?;
+        let backoff =
+            self.intern_terms(job.backoff.as_ref().unwrap_or(&policy.backoff), job.max_run_ms)?;
         let content_type = self.intern(&job.payload.content_type)?;
         let headers = if job.headers.is_empty() { None } else { serde_json::to_string(&job.headers).ok() };
         let bytes = &job.payload.bytes[..];
@@ -258,7 +259,8 @@ impl Tx<'_> {
         let names = &self.cache.names;
         let policy = line.map(|line| &self.line(line).policy.backoff);
         let backoff = job.backoff.as_ref().or(policy);
-        names.has(&job.payload.content_type) && backoff.is_some_and(|backoff| names.has_backoff(backoff))
+        names.has(&job.payload.content_type)
+            && backoff.is_some_and(|backoff| names.has_terms(backoff, job.max_run_ms))
     }
 
     /// Refuses jobs that would bring the file near its limit: acks and purges must still work.

@@ -25,16 +25,45 @@ impl Tx<'_> {
             return Ok(Outcome::Acked);
         }
         self.leased(&job_row, held)?;
+        self.complete(&job_row, result)
+    }
+
+    /// Acks a job of this run that is not finished, whoever holds it.
+    pub fn ack_late(&mut self, id: &JobId, run: u32, result: Option<&Payload>) -> Try<Outcome> {
+        let job_row = match self.job_row(id) {
+            Err(Fault::Refused(e)) if e.code() == Code::NoSuchJob && self.has_left(id)? => {
+                return Ok(Outcome::Acked);
+            }
+            job_row => job_row?,
+        };
+        let refused = |why: &str| Err(Error::new(Code::State, format!("job {id} {why}")).into());
+        match job_row.state {
+            _ if job_row.run != run => refused(&format!(
+                "has run {} by now, not {run}: it was requeued or moved, and that run is not ended",
+                job_row.run
+            )),
+            State::Done => Ok(Outcome::Acked),
+            State::Dead | State::Cancelled => refused(&format!(
+                "is {}: only a job that is not finished can be acked; requeue() makes it ready again",
+                job_row.state.as_str()
+            )),
+            State::Scheduled | State::Ready | State::Leased => self.complete(&job_row, result),
+        }
+    }
+
+    fn complete(&mut self, job_row: &JobRow, result: Option<&Payload>) -> Try<Outcome> {
         if let Some(result) = result {
             let content_type = self.intern(&result.content_type)?;
             self.conn
                 .prepare_cached("INSERT INTO results (seq, content_type, bytes) VALUES (?1, ?2, ?3)")?
                 .execute(params![job_row.seq, content_type, &result.bytes[..]])?;
         }
-        self.finish(&job_row, State::Done)?;
+        self.finish(job_row, State::Done)?;
         let run_ms = (self.now_ms - job_row.claimed_ms).max(0);
-        self.cache.reported.runs_ms.push(run_ms);
-        self.report_job(&job_row, |job| Happened::Acked { job, run_ms });
+        if job_row.state == State::Leased {
+            self.cache.reported.runs_ms.push(run_ms);
+        }
+        self.report_job(job_row, |job| Happened::Acked { job, run_ms });
         Ok(Outcome::Acked)
     }
 
@@ -56,7 +85,7 @@ impl Tx<'_> {
         }
         let delay_ms = match delay_ms {
             Some(ms) => ms,
-            None => self.backoff(job_row.backoff)?.delay_ms(attempt, draw(&held.id, job_row.run, attempt)),
+            None => self.terms(job_row.backoff)?.backoff.delay_ms(attempt, draw(&held.id, job_row.run, attempt)),
         };
         let run_at_ms = self.now_ms.saturating_add(delay_ms);
         let state = self.put_back(&job_row, job_row.tries, run_at_ms)?;
@@ -161,8 +190,12 @@ impl Tx<'_> {
         self.conn
             .prepare_cached("UPDATE jobs SET state = ?2, tries = ?3, run_at_ms = ?4 WHERE seq = ?1")?
             .execute([job_row.seq, state as i64, tries, run_at_ms])?;
-        let marks = self.marks(job_row.line);
-        marks.shift(State::Leased, state, 1);
+        let line = job_row.line;
+        self.marks(line).shift(State::Leased, state, 1);
+        if self.step_back(job_row)?.is_some() {
+            return Ok(state);
+        }
+        let marks = self.marks(line);
         if state == State::Ready {
             marks.offer((job_row.priority, job_row.seq));
         } else {

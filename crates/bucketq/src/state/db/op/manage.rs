@@ -210,7 +210,8 @@ impl Tx<'_> {
             self.drop_key(job_row.seq)?;
         }
         self.new_life(job_row, line, Begins::Dead)?;
-        self.advance(job_row.line, job_row.group.as_deref())
+        self.advance(job_row.line, job_row.group.as_deref())?;
+        Ok(())
     }
 
     /// Returns the number under which the end of this job's run can be stored: that of its newest attempt, or the next
@@ -339,9 +340,9 @@ pub(in crate::state::db) const fn of_state(state: State) -> &'static str {
         State::Scheduled => leaving_jobs!("state = 2"),
         State::Ready => leaving_jobs!("state = 3 AND held = 0"),
         State::Leased => leaving_jobs!("state = 4"),
-        State::Done => leaving_jobs!("state IN (5, 7) AND state = 5"),
+        State::Done => leaving_jobs!("state = 5"),
         State::Dead => leaving_jobs!("state = 6"),
-        State::Cancelled => leaving_jobs!("state IN (5, 7) AND state = 7"),
+        State::Cancelled => leaving_jobs!("state = 7"),
     }
 }
 

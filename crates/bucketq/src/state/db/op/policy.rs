@@ -130,15 +130,12 @@ impl Tx<'_> {
             return Ok((old, new));
         }
         let id = self.line(line).id;
-        // Libraries that do not know the field read a policy that does not use it.
-        let text = serde_json::to_string(&*new)
-            .map_err(|e| Fault::corrupt(e.to_string()))?
-            .replace(r#""max_run_ms":null,"#, "");
+        let text = stored(&new)?;
         self.conn
             .prepare_cached("INSERT OR REPLACE INTO policies (queue, policy) VALUES (?1, ?2)")?
             .execute(params![id, text])?;
         self.set_policy(line, Arc::clone(&new));
-        self.marks(line).aged_ms = [i64::MIN; 2];
+        self.marks(line).aged_ms = [i64::MIN; 3];
         if old.archive && !new.archive {
             // Runs that wait for the archive are not archived any more.
             self.conn.prepare_cached(crate::state::db::earlier_runs::DROP)?.execute([id, i64::MAX])?;
@@ -179,12 +176,16 @@ impl Tx<'_> {
                  some first"
             ));
         }
-        if new.group_concurrency < old.group_concurrency && self.conn.prepare_cached(GROUPED)?.exists([id])? {
-            return wrong(format!(
-                "group_concurrency of {name:?} can be lowered from {} to {} only while no job of a group is in the \
-                 queue: finish or purge them first",
-                old.group_concurrency, new.group_concurrency
-            ));
+        for (field, old, new) in [
+            ("group_concurrency", old.group_concurrency, new.group_concurrency),
+            ("group_batch", old.group_batch, new.group_batch),
+        ] {
+            if new < old && self.conn.prepare_cached(GROUPED)?.exists([id])? {
+                return wrong(format!(
+                    "{field} of {name:?} can be lowered from {old} to {new} only while no job of a group is in the \
+                     queue: finish or purge them first"
+                ));
+            }
         }
         Ok(())
     }
@@ -245,6 +246,30 @@ impl Tx<'_> {
         }
         Ok(Some(last))
     }
+}
+
+/// Fields that libraries of earlier versions do not know. They are stored only where they are used, so that such a
+/// library can read all other policies.
+const NEWER: [&str; 8] = [
+    "max_run_ms",
+    "group_batch",
+    "keep_done",
+    "keep_done_ms",
+    "keep_dead",
+    "keep_dead_ms",
+    "keep_cancelled",
+    "keep_cancelled_ms",
+];
+
+/// Returns the policy as it is stored.
+fn stored(policy: &Policy) -> Try<String> {
+    let fields = |policy: &Policy| match serde_json::to_value(policy) {
+        Ok(serde_json::Value::Object(fields)) => Ok(fields),
+        _ => Err(Fault::corrupt("a policy is no JSON object")),
+    };
+    let (mut kept, unused) = (fields(policy)?, fields(&Policy::default())?);
+    kept.retain(|name, value| !NEWER.contains(&&**name) || unused.get(name) != Some(value));
+    Ok(serde_json::Value::Object(kept).to_string())
 }
 
 fn configured(policy: &Policy) -> Outcome {

@@ -20,7 +20,7 @@ use crate::state::db::retention::{End, by_end};
 use crate::state::db::{Db, Moment, Tx};
 
 /// Finished jobs of a queue after one `finish_seq` up to another, in that order.
-pub(in crate::state::db) const FINISHED: [&str; 2] = by_end!(
+pub(in crate::state::db) const FINISHED: [&str; 3] = by_end!(
     sql!("SELECT ", LifeColumns::COLUMNS, " FROM jobs LEFT JOIN results ON results.seq = jobs.seq WHERE "),
     " AND finish_seq > ?2 AND finish_seq <= ?3 ORDER BY finish_seq LIMIT ?4"
 );
@@ -34,8 +34,6 @@ pub struct ArchiveBatch {
     pub lives: Vec<Life>,
     /// The parts that they come from.
     pub parts: Vec<Part>,
-    /// How many of the jobs among them are done, dead and cancelled.
-    pub counts: [u64; 3],
 }
 
 /// Runs that are in archive objects already while the pages still have them: per queue and kind, all up to a place.
@@ -109,16 +107,16 @@ impl Tx<'_> {
                 .conn
                 .prepare_cached(crate::state::db::earlier_runs::COUNT_UNTIL)?
                 .query_row([queue, i64::MAX], |row| row.get(0))?;
-            let over = End::BOTH.map(|end| self.over_retention(line, end) - gone.of(queue, end.kind()).1);
+            let over = End::ALL.map(|end| self.over_retention(line, end) - gone.of(queue, end.kind()).1);
             let past = past - gone.of(queue, LifeKind::Past).1;
             lines.push((over.into_iter().fold(past, i64::max), line));
         }
         lines.sort_by_key(|(most, _)| -most);
         for (_, line) in lines {
             let mut leaving =
-                ArchiveBatch { queue: self.line(line).id, lives: vec![], parts: vec![], counts: [0; 3] };
+                ArchiveBatch { queue: self.line(line).id, lives: vec![], parts: vec![] };
             let mut room = bytes;
-            for end in End::BOTH {
+            for end in End::ALL {
                 let gone = gone.of(leaving.queue, end.kind());
                 self.leave(line, end, most, &mut room, gone, &mut leaving)?;
             }
@@ -143,9 +141,10 @@ impl Tx<'_> {
     ) -> Try<()> {
         let policy = Arc::clone(&self.line(line).policy);
         let excess = self.over_retention(line, end) - gone;
-        let before = policy.keep_ms.map_or(i64::MIN, |age| self.now_ms.saturating_sub(age));
+        let age_ms = end.keep_ms(&policy);
+        let before = age_ms.map_or(i64::MIN, |age| self.now_ms.saturating_sub(age));
         let left = i64::from(most) - leaving.lives.len() as i64;
-        let limit = if policy.keep_ms.is_some() { left } else { left.min(excess) };
+        let limit = if age_ms.is_some() { left } else { left.min(excess) };
         if limit <= 0 || *room == 0 {
             return Ok(());
         }
@@ -162,11 +161,6 @@ impl Tx<'_> {
             let one = self.life(row, line, policy.archive_payloads, &mut values)?;
             part = Part { until: one.finish_seq, jobs: part.jobs + 1, ..part };
             *room = room.saturating_sub(one.size());
-            match one.state {
-                State::Dead => leaving.counts[1] += 1,
-                State::Cancelled => leaving.counts[2] += 1,
-                _ => leaving.counts[0] += 1,
-            }
             leaving.lives.push(one);
         }
         if part.jobs > 0 {
@@ -235,7 +229,7 @@ impl Tx<'_> {
         let (mut lives, mut values) = (vec![], Values::default());
         for line in queues {
             let payloads = self.line(line).policy.archive_payloads;
-            for end in End::BOTH {
+            for end in End::ALL {
                 let mut stmt = self.conn.prepare_cached(end.pick(FINISHED))?;
                 let mut rows = stmt.query(params![self.line(line).id, place(after), place(until), limit])?;
                 while let Some(row) = rows.next()? {

@@ -45,10 +45,13 @@ const RULES: &[(&str, &str)] = &[
         // While `group_concurrency` is being raised, they may be fewer.
         "SELECT 'job ' || seq FROM (
            SELECT j.seq, j.held, row_number() OVER members AS place, lag(held, 1, 0) OVER members AS before,
-                  ifnull((SELECT policy ->> 'group_concurrency' FROM policies p WHERE p.queue = j.queue), 1) AS most
+                  ifnull((SELECT policy ->> 'group_concurrency' FROM policies p WHERE p.queue = j.queue), 1) AS most,
+                  ifnull((SELECT policy ->> 'group_batch' FROM policies p WHERE p.queue = j.queue), 1) AS batch,
+                  state = 4 AS leased, max(state = 4) OVER (PARTITION BY j.queue, j.group_name) AS any_leased
            FROM jobs j NOT INDEXED WHERE group_name IS NOT NULL AND state <= 4
            WINDOW members AS (PARTITION BY j.queue, j.group_name ORDER BY j.seq))
-         WHERE held < before OR held < (place > most) OR held > (place > 1)",
+         WHERE iif(batch > 1 AND any_leased, held = leased OR (leased AND place > batch),
+                   held < before OR held < (place > most) OR held > (place > 1))",
     ),
     ("no blocked job is leased", "SELECT 'job ' || seq FROM jobs WHERE state = 4 AND held = 1"),
     (

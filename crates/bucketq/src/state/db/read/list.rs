@@ -78,7 +78,7 @@ impl Tx<'_> {
         };
         let place = after.map_or(-1, |c| i64::try_from(c.0).unwrap_or(i64::MAX));
         let states = listed_states(filter);
-        let mut jobs = if self.is_rare(&lines, &states) {
+        let (mut jobs, cut) = if self.is_rare(&lines, &states) {
             self.gather(filter, &lines, &states, place, limit)?
         } else {
             let whose = filter.queue.is_some().then(|| format!(" AND queue = {}", self.line(lines[0]).id));
@@ -87,7 +87,7 @@ impl Tx<'_> {
             let conditions: Vec<_> = [whose, which].into_iter().flatten().collect();
             self.select(&conditions.concat(), filter, place, limit + 1)?
         };
-        let more = jobs.len() > limit as usize;
+        let more = cut || jobs.len() > limit as usize;
         jobs.truncate(limit as usize);
         for job in &mut jobs {
             self.add_failures(job)?;
@@ -155,30 +155,36 @@ impl Tx<'_> {
         states: &[State],
         after: i64,
         limit: u32,
-    ) -> Try<Vec<Job>> {
+    ) -> Try<(Vec<Job>, bool)> {
         let mut jobs = Vec::new();
+        let mut known_until = u64::MAX;
         for line in lines {
             for state in states {
                 if self.line(*line).marks.count(*state) > 0 {
-                    let partial = match state {
-                        State::Done | State::Cancelled => "state IN (5, 7) AND ",
-                        _ => "",
-                    };
-                    let which = format!(
-                        " AND queue = {} AND {partial}state = {}",
-                        self.line(*line).id,
-                        *state as i64
-                    );
-                    jobs.append(&mut self.select(&which, filter, after, limit + 1)?);
+                    let which =
+                        format!(" AND queue = {} AND state = {}", self.line(*line).id, *state as i64);
+                    let (mut some, cut) = self.select(&which, filter, after, limit + 1)?;
+                    if let Some(last) = some.last().filter(|_| cut) {
+                        known_until = known_until.min(last.seq);
+                    }
+                    jobs.append(&mut some);
                 }
             }
         }
+        jobs.retain(|job| job.seq <= known_until);
         jobs.sort_unstable_by_key(|job| job.seq);
-        Ok(jobs)
+        Ok((jobs, known_until < u64::MAX))
     }
 
-    /// Returns the first jobs after the cursor that match the conditions and the rest of the filter.
-    fn select(&mut self, conditions: &str, filter: &Filter, after: i64, limit: u32) -> Try<Vec<Job>> {
+    /// Returns the first jobs after the cursor that match the conditions and the rest of the filter. Stops before the
+    /// limit, and returns true, when their headers take too many bytes.
+    fn select(
+        &mut self,
+        conditions: &str,
+        filter: &Filter,
+        after: i64,
+        limit: u32,
+    ) -> Try<(Vec<Job>, bool)> {
         let mut params = vec![Value::from(after), Value::from(limit)];
         let mut more = Vec::new();
         let mut also = |condition: &str, value: Value| {
@@ -199,11 +205,16 @@ impl Tx<'_> {
         sql.push_str(" ORDER BY seq LIMIT ?2");
         let mut stmt = self.conn.prepare(&sql)?;
         let mut rows = stmt.query(params_from_iter(params))?;
-        let mut jobs = Vec::new();
+        let (mut jobs, mut bytes) = (Vec::new(), 0);
         while let Some(row) = rows.next()? {
-            jobs.push(self.job(JobColumns::read(row)?)?);
+            if bytes > MOST_BYTES {
+                return Ok((jobs, true));
+            }
+            let job = self.job(JobColumns::read(row)?)?;
+            bytes += headers_size(&job);
+            jobs.push(job);
         }
-        Ok(jobs)
+        Ok((jobs, false))
     }
 }
 
@@ -211,7 +222,11 @@ impl Tx<'_> {
 fn size(detail: &Detail) -> usize {
     let texts = detail.attempts.iter().map(|attempt| attempt.error.as_ref().map_or(0, String::len));
     let result = detail.result.as_ref().map_or(0, |result| result.bytes.len());
-    detail.payload.bytes.len() + result + texts.sum::<usize>()
+    detail.payload.bytes.len() + result + headers_size(&detail.job) + texts.sum::<usize>()
+}
+
+fn headers_size(job: &Job) -> usize {
+    job.headers.iter().map(|(name, value)| name.len() + value.len()).sum()
 }
 
 /// Returns the condition that a column has one of these values, for a walk in the order of `seq`: the plus keeps the
