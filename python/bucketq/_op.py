@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bucketq import _convert as convert
 from bucketq import _policy as policies
 from bucketq._native import Op
-from bucketq.errors import Error, Invalid, NotFound, OutcomeUnknown
+from bucketq.errors import Error, Invalid, OutcomeUnknown
 from bucketq.types import POLICY, New
 
 if TYPE_CHECKING:
@@ -176,13 +176,6 @@ def redrive(
     """Send dead letters back."""
     most = None if limit is None else convert.whole(limit, "limit", 0, 2**63 - 1)
     return file.redrive(queue, convert.name(to, "to"), most, None if rate is None else str(rate))
-
-
-def none_there(error: NotFound) -> int:
-    """Return 0 if the queue does not exist; raise any other error."""
-    if error.code != "no_such_queue":
-        raise error
-    return 0
 
 
 def lives(

@@ -15,7 +15,7 @@ from bucketq._listening import Thread, watch
 from bucketq._native import Leave, Op
 from bucketq._op import swallowed
 from bucketq._spelled import spelled
-from bucketq.errors import Error, NotFound
+from bucketq.errors import Error
 from bucketq.events import Loss
 from bucketq.types import (
     POLICY,
@@ -374,10 +374,7 @@ class Queue:
 
         A queue that nobody has created has none.
         """
-        try:
-            return self._file.purge(self.name, convert.names(states, "states")).wait()
-        except NotFound as error:
-            return _op.none_there(error)
+        return self._file.purge(self.name, convert.names(states, "states")).wait()
 
     def pause(self) -> None:
         """Stop handing out jobs until ``resume``."""

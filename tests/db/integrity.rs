@@ -24,17 +24,17 @@ fn a_state_that_breaks_a_rule_is_named() {
         ("counter of a queue", "INSERT INTO queues (name, ready) VALUES ('empty', 1)"),
         ("belongs to a queue", "UPDATE jobs SET queue = 99 WHERE state = 5"),
         ("states are known", "UPDATE jobs SET state = 9 WHERE state = 5"),
-        ("without a group", "UPDATE jobs SET held = 1 WHERE group_name IS NULL"),
-        ("the first unfinished jobs are not blocked", "UPDATE jobs SET held = 0"),
+        ("without a group", "UPDATE jobs SET blocked = 1 WHERE group_name IS NULL"),
+        ("the first unfinished jobs are not blocked", "UPDATE jobs SET blocked = 0"),
         (
             "the first unfinished jobs are not blocked",
-            "UPDATE jobs SET held = 1 WHERE group_name IS NOT NULL",
+            "UPDATE jobs SET blocked = 1 WHERE group_name IS NOT NULL",
         ),
         (
             "the first unfinished jobs are not blocked",
             // Three may be claimed together, so only the blocked one before it shows what is wrong.
             "INSERT INTO policies SELECT id, '{\"group_concurrency\": 3}' FROM queues WHERE name = 'q';
-             UPDATE jobs SET held = 0 WHERE seq = (SELECT max(seq) FROM jobs WHERE group_name = 'g')",
+             UPDATE jobs SET blocked = 0 WHERE seq = (SELECT max(seq) FROM jobs WHERE group_name = 'g')",
         ),
         (
             "no blocked job is leased",
@@ -86,7 +86,7 @@ fn a_state_that_breaks_a_rule_is_named() {
 fn a_rule_broken_a_thousand_times_is_reported_a_few_times() {
     let mut w = World::default();
     w.ok(&enqueue("q", (0..1_000).map(job)));
-    w.db.connection().execute_batch("UPDATE jobs SET held = 1").unwrap();
+    w.db.connection().execute_batch("UPDATE jobs SET blocked = 1").unwrap();
     let found = violations(w.db.connection(), None);
     assert!(found.len() < 20, "{}", found.len());
     assert_eq!(found.last().map(|f| &*f.what), Some("and more"));

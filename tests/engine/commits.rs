@@ -121,7 +121,7 @@ async fn an_op_that_fails_fails_for_its_caller_only() -> Result<()> {
         nowhere.purge(&[State::Done]),
     );
     assert_eq!(refused(bad).code(), Code::LeaseLost);
-    assert_eq!(refused(purge).code(), Code::NoSuchQueue);
+    assert_eq!(purge?, 0);
     large?;
     ok?;
     acked?;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bucketq::error::Code;
-use bucketq::job::{Job, JobId, State};
+use bucketq::job::{Job, JobId, Reason, State};
 use bucketq::op::Outcome;
 
 use crate::archive::LETTERS;
@@ -17,6 +17,7 @@ use crate::loss;
 use crate::ops::{Effect, effect, enqueued, finishes, parts};
 use crate::plan::{Plan, Wrong};
 use crate::policies;
+use crate::workload::SOONEST_EXPIRY_MS;
 
 /// The jobs left at the end, by id.
 pub type Jobs = BTreeMap<JobId, Job>;
@@ -244,11 +245,23 @@ fn gather<'a>(call: &'a Call, fates: &mut BTreeMap<JobId, Fate<'a>>) {
     }
 }
 
+/// Whether the job died because no worker claimed it in time. A run in the archive has only the text.
+fn has_expired(job: &Job) -> bool {
+    let text = job.last_error.as_deref().unwrap_or_default();
+    job.died.as_ref().map_or(text.starts_with("expired: "), |died| died.reason == Reason::Expired)
+}
+
 fn finish(id: JobId, fate: &Fate<'_>, job: &Job) -> Vec<String> {
     let mut bad = Vec::new();
     let by = |state| fate.finished.iter().any(|(s, _)| *s == state);
     match job.state {
         State::Done if !by(State::Done) && !fate.completed => bad.push(format!("G5: {id} is done and nobody acked it")),
+        State::Dead if has_expired(job) => {
+            let age_ms = job.finished_ms.unwrap_or(0) - job.enqueued_ms;
+            if job.attempt > 0 || age_ms < SOONEST_EXPIRY_MS {
+                bad.push(format!("G5: {id} has expired after {} attempts and {age_ms} ms", job.attempt));
+            }
+        }
         State::Dead if !by(State::Dead) && job.attempt < job.max_attempts => {
             bad.push(format!("G5: {id} is dead after {} of {} attempts", job.attempt, job.max_attempts));
         }

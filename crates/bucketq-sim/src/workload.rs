@@ -23,6 +23,8 @@ use crate::store::Life;
 use crate::work;
 use crate::world::World;
 
+/// No job expires sooner after its enqueue.
+pub const SOONEST_EXPIRY_MS: i64 = 2_000;
 /// The queues of the simulation.
 pub const QUEUES: [&str; 3] = ["alpha", "beta", "gamma"];
 
@@ -229,6 +231,9 @@ impl Client {
         }
         if self.rng.one_in(6) {
             new.group = Some(format!("group-{}", self.rng.below(3)));
+        }
+        if self.rng.one_in(15) {
+            new.expires_ms = Some(SOONEST_EXPIRY_MS + self.rng.spread(10, 30_000).cast_signed());
         }
         new
     }

@@ -14,7 +14,7 @@ from bucketq._job import BatchBase, JobBase
 from bucketq._listening import Task, watch
 from bucketq._native import Leave, Op
 from bucketq._spelled import spelled
-from bucketq.errors import Error, NotFound
+from bucketq.errors import Error
 from bucketq.events import Loss
 from bucketq.types import (
     POLICY,
@@ -362,10 +362,7 @@ class Queue:
 
         A queue that nobody has created has none.
         """
-        try:
-            return await self._file.purge(self.name, convert.names(states, "states"))
-        except NotFound as error:
-            return _op.none_there(error)
+        return await self._file.purge(self.name, convert.names(states, "states"))
 
     async def pause(self) -> None:
         """Stop handing out jobs until ``resume``."""

@@ -111,7 +111,9 @@ def ack(
     ] = False,
     late: Annotated[
         int | None,
-        typer.Option(metavar="RUN", help="Without a token: whoever holds it, if this is its run.", show_default=False),
+        typer.Option(
+            metavar="RUN", help="Without a token: whoever holds it, if this is its run.", show_default=False
+        ),
     ] = None,
     *,
     place: Place,
@@ -123,7 +125,9 @@ def ack(
     mark a job done whose lease was lost; a worker that holds it by now loses it.
     """
     if (late is None) == (token is None) or (late is not None and next):
-        raise Invalid("give the token of the claim, or --late 0 for a job whose lease was lost; --next needs the token")
+        raise Invalid(
+            "give the token of the claim, or --late 0 for a job whose lease was lost; --next needs the token"
+        )
     with place.open() as file:
         if token is None:
             file.ack_late(id, run=late or 0, result=None if result is None else meant(result, None))

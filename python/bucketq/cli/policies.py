@@ -97,9 +97,7 @@ def configure(
     group_concurrency: Annotated[
         int | None, option("Jobs of one group that may be leased at the same time.")
     ] = None,
-    group_batch: Annotated[
-        int | None, option("Jobs of one group that one claim may get, in order.")
-    ] = None,
+    group_batch: Annotated[int | None, option("Jobs of one group that one claim may get, in order.")] = None,
     concurrency: Annotated[
         str | None, option("Jobs of the queue that may be leased at the same time, or none.")
     ] = None,

@@ -328,6 +328,10 @@ def same_file(offset: Offset, pinned: Any) -> None:
         )
 
 
+FINAL = ("done", "dead", "cancelled")
+"""The states of finished jobs; each leaves a queue by limits of its own."""
+
+
 def fell_behind(pinned: Any, begin: Offset, wanted: Wanted) -> None:
     """Raise if finished jobs that pass the filters may have left unread."""
     if begin.seq == 0:
@@ -345,11 +349,12 @@ def fell_behind(pinned: Any, begin: Offset, wanted: Wanted) -> None:
     seen = ends_until(pinned, begin.seq) if risky else set()
     for name in risky:
         policy, counts = policies[name], queues[name]["counts"]
-        held = {False: counts["done"] + counts["cancelled"], True: counts["dead"]}
-        # The oldest leave first: while one of the runs that were read is there, no later run has left.
-        vouched = [(name, dead) in seen for dead, n in held.items() if n]
+        held = [state for state in FINAL if counts[state]]
+        # The oldest of each state leave first: while one of the runs that were read is there, no later one of that
+        # state has left.
+        vouched = [(name, state) in seen for state in held]
         if not policy["archive"]:
-            may_go = [n >= policy["keep"] or policy["keep_ms"] is not None for n in held.values() if n]
+            may_go = [may_leave(policy, state, counts[state]) for state in held]
             if any(go and not ok for go, ok in zip(may_go, vouched, strict=True)):
                 raise NotFound(
                     f"the stream fell behind: the queue {name} has no archive, and may have deleted finished jobs "
@@ -364,6 +369,13 @@ def fell_behind(pinned: Any, begin: Offset, wanted: Wanted) -> None:
                     f"raise its archive_for, {advice}",
                     "collected",
                 )
+
+
+def may_leave(policy: Any, state: str, count: int) -> bool:
+    """Return True if jobs of this state may have left a queue that has this many of them."""
+    keep, ms = policy[f"keep_{state}"], policy[f"keep_{state}_ms"]
+    most = policy["keep"] if keep is None else keep
+    return count >= most or ms is not None or policy["keep_ms"] is not None
 
 
 def too_old(policy: Any, begin: Offset, pinned: Any) -> bool:
@@ -383,12 +395,11 @@ def next_ms(pinned: Any, begin: Offset) -> int:
     return max([begin.ms, *found])
 
 
-def ends_until(pinned: Any, seq: int) -> set[tuple[str, bool]]:
-    """Return the queues that still hold a run from before a position, and whether it is dead."""
-    seen: set[tuple[str, bool]] = set()
+def ends_until(pinned: Any, seq: int) -> set[tuple[str, str]]:
+    """Return the queues that still hold a run from before a position, with its state."""
+    seen: set[tuple[str, str]] = set()
     for table in live(pinned, 0, seq, ["queue", "state"]):
-        states = zip(table.column("queue").to_pylist(), table.column("state").to_pylist(), strict=True)
-        seen |= {(queue, state == "dead") for queue, state in states}
+        seen |= set(zip(table.column("queue").to_pylist(), table.column("state").to_pylist(), strict=True))
     return seen
 
 

@@ -22,11 +22,11 @@ row! { struct DueJob { seq: i64, priority: i32 } }
 pub(super) const DUE: &str = sql!(
     "SELECT ",
     DueJob::COLUMNS,
-    " FROM jobs WHERE queue = ?1 AND state = 2 AND held = 0 AND run_at_ms <= ?2 ORDER BY run_at_ms LIMIT ?3"
+    " FROM jobs WHERE queue = ?1 AND state = 2 AND blocked = 0 AND run_at_ms <= ?2 ORDER BY run_at_ms LIMIT ?3"
 );
 /// The soonest scheduled job of a queue.
 pub(super) const FIRST_DUE: &str = "SELECT run_at_ms FROM jobs \
-     WHERE queue = ?1 AND state = 2 AND held = 0 ORDER BY run_at_ms LIMIT 1";
+     WHERE queue = ?1 AND state = 2 AND blocked = 0 ORDER BY run_at_ms LIMIT 1";
 row! { struct ExpiredJob { id: [u8; 16], ends_ms: i64 } }
 /// Leased jobs of a queue whose lease has run out, soonest first.
 pub(super) const EXPIRED: &str = sql!(

@@ -1,7 +1,7 @@
 //! Groups: of the live jobs of one group, in the order of their enqueues, only the first can be claimed, or as many as
 //! the policy's `group_concurrency` allows.
 //!
-//! The others are blocked (`jobs.held`) and not in the index that claims read, so a group costs one lookup when a job
+//! The others are blocked (`jobs.blocked`) and not in the index that claims read, so a group costs one lookup when a job
 //! joins it and one when a member leaves. Called by every op that adds, finishes or deletes a job.
 //!
 //! An unblocked job goes behind all jobs of the current round: its turn is one more than the highest claimed turn. So
@@ -21,7 +21,7 @@ use crate::noun::job::{Claimed, State};
 use crate::noun::op::Claim;
 use crate::noun::policy::Policy;
 
-row! { struct Member { seq: i64, blocked: bool = "held", state: State, priority: i32, run_at_ms: i64 } }
+row! { struct Member { seq: i64, blocked: bool = "blocked", state: State, priority: i32, run_at_ms: i64 } }
 /// The first members of a group. `state <= 4` names the live states exactly as the index does.
 pub(super) const FIRST_MEMBERS: &str = sql!(
     "SELECT ",
@@ -83,7 +83,7 @@ impl Tx<'_> {
             let run_at_ms = job.run_at_ms.max(self.now_ms);
             let turn = self.next_turn(line, Some(group));
             self.conn
-                .prepare_cached("UPDATE jobs SET held = 0, run_at_ms = ?2, turn = ?3 WHERE seq = ?1")?
+                .prepare_cached("UPDATE jobs SET blocked = 0, run_at_ms = ?2, turn = ?3 WHERE seq = ?1")?
                 .execute([job.seq, run_at_ms, turn])?;
             let marks = self.marks(line);
             if job.state == State::Scheduled {
@@ -102,7 +102,7 @@ impl Tx<'_> {
         if job_row.group.is_none() || self.line(job_row.line).policy.group_batch == 1 {
             return Ok(None);
         }
-        self.conn.prepare_cached("UPDATE jobs SET held = 1 WHERE seq = ?1")?.execute([job_row.seq])?;
+        self.conn.prepare_cached("UPDATE jobs SET blocked = 1 WHERE seq = ?1")?.execute([job_row.seq])?;
         Ok(Some(self.advance(job_row.line, job_row.group.as_deref())?))
     }
 
@@ -149,7 +149,7 @@ impl Tx<'_> {
     /// Makes a blocked job claimable by the claim at work, and returns it.
     fn unblock(&mut self, line: usize, seq: i64) -> Try<Claimed> {
         let claimed = self.placed(seq)?;
-        self.conn.prepare_cached("UPDATE jobs SET held = 0, state = 3 WHERE seq = ?1")?.execute([seq])?;
+        self.conn.prepare_cached("UPDATE jobs SET blocked = 0, state = 3 WHERE seq = ?1")?.execute([seq])?;
         if claimed.job.state == State::Scheduled {
             self.marks(line).shift(State::Scheduled, State::Ready, 1);
         }

@@ -120,7 +120,7 @@ row! {
         seq: i64,
         queue: i64,
         state: State,
-        blocked: bool = "held",
+        blocked: bool = "blocked",
         tries: i64,
         max_attempts: i64,
         run_at_ms: i64,

@@ -23,7 +23,7 @@ row! {
 pub(in crate::state::db) const READY: &str = sql!(
     "SELECT ",
     ReadyColumns::COLUMNS,
-    " FROM jobs WHERE queue = ?1 AND state = 3 AND held = 0 ORDER BY priority, turn, seq LIMIT ?2"
+    " FROM jobs WHERE queue = ?1 AND state = 3 AND blocked = 0 ORDER BY priority, turn, seq LIMIT ?2"
 );
 /// Jobs of a queue that are leased to a token.
 pub(in crate::state::db) const MINE: &str = sql!(

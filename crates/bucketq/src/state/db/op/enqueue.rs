@@ -118,7 +118,7 @@ impl Tx<'_> {
         let added = self
             .conn
             .prepare_cached(
-                "INSERT INTO jobs (seq, queue, state, held, tries, run_at_ms, claimed_ms, ends_ms, fence, worker, \
+                "INSERT INTO jobs (seq, queue, state, blocked, tries, run_at_ms, claimed_ms, ends_ms, fence, worker, \
                  token, priority, run, max_attempts, enqueued_ms, backoff, content_type, id, group_name, dedup, \
                  headers, payload_kind, payload_len, body, payload, turn, bounded, finish_seq, first_ms, due_ms) \
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10, ?11, 0, ?12, ?7, ?13, ?14, ?15, ?16, ?17, \

@@ -143,7 +143,7 @@ impl Tx<'_> {
         let run = job_row.run.saturating_add(1);
         self.conn
             .prepare_cached(
-                "UPDATE jobs SET seq = ?2, state = ?13, held = ?3, tries = ?4, run_at_ms = ?14, claimed_ms = ?5, \
+                "UPDATE jobs SET seq = ?2, state = ?13, blocked = ?3, tries = ?4, run_at_ms = ?14, claimed_ms = ?5, \
                  ends_ms = ?5, enqueued_ms = ?5, fence = ?6, worker = ?7, token = ?8, run = ?9, queue = ?10, \
                  turn = ?11, bounded = ?12, finish_seq = ?2, first_ms = ?5, due_ms = ?15 WHERE seq = ?1",
             )?
@@ -227,7 +227,7 @@ impl Tx<'_> {
 
     /// Deletes the jobs in these states, except those in `spared`.
     pub fn purge(&mut self, queue: &str, states: &[State], spared: &HashSet<JobId>) -> Try<Outcome> {
-        let line = self.line_there(queue)?;
+        let Some(line) = self.find_line(queue)? else { return Ok(Outcome::Purged { count: 0 }) };
         let found = State::ALL.iter().filter(|s| states.contains(s)).map(|s| self.line(line).marks.count(*s));
         let found = found.sum::<i64>();
         if found > MAX_JOBS_AT_ONCE as i64 {
@@ -253,8 +253,10 @@ impl Tx<'_> {
         before: Option<u64>,
         limit: u32,
     ) -> Try<Outcome> {
-        let line = self.line_there(queue)?;
         let before = before.unwrap_or((self.commit_seq + 1) << 24);
+        let Some(line) = self.find_line(queue)? else {
+            return Ok(Outcome::PurgedSome { count: 0, before, more: false });
+        };
         let most = i64::try_from(before).unwrap_or(i64::MAX);
         let count = self.purge_before(line, states, most, limit.into(), &HashSet::new())?;
         Ok(Outcome::PurgedSome { count, before, more: count >= u64::from(limit) })
@@ -338,7 +340,7 @@ macro_rules! leaving_jobs {
 pub(in crate::state::db) const fn of_state(state: State) -> &'static str {
     match state {
         State::Scheduled => leaving_jobs!("state = 2"),
-        State::Ready => leaving_jobs!("state = 3 AND held = 0"),
+        State::Ready => leaving_jobs!("state = 3 AND blocked = 0"),
         State::Leased => leaving_jobs!("state = 4"),
         State::Done => leaving_jobs!("state = 5"),
         State::Dead => leaving_jobs!("state = 6"),
@@ -348,7 +350,7 @@ pub(in crate::state::db) const fn of_state(state: State) -> &'static str {
 
 /// The blocked ready jobs, which are members of groups.
 pub(in crate::state::db) const BLOCKED: &str =
-    leaving_jobs!("group_name IS NOT NULL AND state <= 4 AND +state = 3 AND held = 1");
+    leaving_jobs!("group_name IS NOT NULL AND state <= 4 AND +state = 3 AND blocked = 1");
 
 /// Returns the refusal of an op on a job in this state.
 pub(in crate::state::db) fn wrong_state(id: &JobId, state: State, why: &str) -> crate::state::db::Fault {

@@ -34,26 +34,26 @@ const RULES: &[(&str, &str)] = &[
     ),
     (
         "states are known",
-        "SELECT 'job ' || seq FROM jobs WHERE state NOT BETWEEN 2 AND 7 OR tries < 2 OR held NOT IN (0, 1)",
+        "SELECT 'job ' || seq FROM jobs WHERE state NOT BETWEEN 2 AND 7 OR tries < 2 OR blocked NOT IN (0, 1)",
     ),
     (
         "a job without a group is not blocked",
-        "SELECT 'job ' || seq FROM jobs WHERE group_name IS NULL AND held <> 0",
+        "SELECT 'job ' || seq FROM jobs WHERE group_name IS NULL AND blocked <> 0",
     ),
     (
         "in each group the first unfinished jobs are not blocked, and no more than its queue allows",
         // While `group_concurrency` is being raised, they may be fewer.
         "SELECT 'job ' || seq FROM (
-           SELECT j.seq, j.held, row_number() OVER members AS place, lag(held, 1, 0) OVER members AS before,
+           SELECT j.seq, j.blocked, row_number() OVER members AS place, lag(blocked, 1, 0) OVER members AS before,
                   ifnull((SELECT policy ->> 'group_concurrency' FROM policies p WHERE p.queue = j.queue), 1) AS most,
                   ifnull((SELECT policy ->> 'group_batch' FROM policies p WHERE p.queue = j.queue), 1) AS batch,
                   state = 4 AS leased, max(state = 4) OVER (PARTITION BY j.queue, j.group_name) AS any_leased
            FROM jobs j NOT INDEXED WHERE group_name IS NOT NULL AND state <= 4
            WINDOW members AS (PARTITION BY j.queue, j.group_name ORDER BY j.seq))
-         WHERE iif(batch > 1 AND any_leased, held = leased OR (leased AND place > batch),
-                   held < before OR held < (place > most) OR held > (place > 1))",
+         WHERE iif(batch > 1 AND any_leased, blocked = leased OR (leased AND place > batch),
+                   blocked < before OR blocked < (place > most) OR blocked > (place > 1))",
     ),
-    ("no blocked job is leased", "SELECT 'job ' || seq FROM jobs WHERE state = 4 AND held = 1"),
+    ("no blocked job is leased", "SELECT 'job ' || seq FROM jobs WHERE state = 4 AND blocked = 1"),
     (
         "jobs of a queue with overflow drop_oldest are marked for it",
         "SELECT 'job ' || seq FROM jobs j WHERE state <= 3 AND bounded < ifnull(

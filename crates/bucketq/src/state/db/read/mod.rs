@@ -38,16 +38,16 @@ const EXPIRED: &str =
 const DUE: &str = sql!(
     "SELECT ",
     DueCount::STARTS,
-    " FROM jobs WHERE queue = ?1 AND state = 2 AND held = ?2 AND run_at_ms <= ?3"
+    " FROM jobs WHERE queue = ?1 AND state = 2 AND blocked = ?2 AND run_at_ms <= ?3"
 );
 /// The longest waiting job of those that came back or became due.
 const RETURNED: &str = "SELECT run_at_ms FROM jobs \
-     WHERE queue = ?1 AND state = 3 AND held = 0 AND run_at_ms > enqueued_ms ORDER BY run_at_ms LIMIT 1";
+     WHERE queue = ?1 AND state = 3 AND blocked = 0 AND run_at_ms > enqueued_ms ORDER BY run_at_ms LIMIT 1";
 const NEXT_PRIORITY: &str = "SELECT priority FROM jobs \
-     WHERE queue = ?1 AND state = 3 AND held = 0 AND priority > ?2 ORDER BY priority LIMIT 1";
+     WHERE queue = ?1 AND state = 3 AND blocked = 0 AND priority > ?2 ORDER BY priority LIMIT 1";
 /// The oldest job of a priority that has waited since its enqueue: such jobs have turns in the order of their enqueues.
 const FRESH: &str = "SELECT enqueued_ms FROM jobs \
-     WHERE queue = ?1 AND state = 3 AND held = 0 AND priority = ?2 AND run_at_ms <= enqueued_ms \
+     WHERE queue = ?1 AND state = 3 AND blocked = 0 AND priority = ?2 AND run_at_ms <= enqueued_ms \
      ORDER BY turn, seq LIMIT 1";
 
 /// The queries here and the other hot statements of this layer, by name, for the test of their plans.
@@ -118,7 +118,7 @@ pub const PLANNED: &[(&str, &str)] = &[
     ("drop keys, cancelled", crate::state::db::retention::DROP_KEYS[2]),
     ("purge scheduled", crate::state::db::op::manage::of_state(State::Scheduled)),
     ("purge ready", crate::state::db::op::manage::of_state(State::Ready)),
-    ("purge held", crate::state::db::op::manage::BLOCKED),
+    ("purge blocked", crate::state::db::op::manage::BLOCKED),
     ("purge leased", crate::state::db::op::manage::of_state(State::Leased)),
     ("purge done", crate::state::db::op::manage::of_state(State::Done)),
     ("purge dead", crate::state::db::op::manage::of_state(State::Dead)),
