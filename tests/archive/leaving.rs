@@ -61,33 +61,34 @@ async fn what_is_beyond_those_kept_leaves_and_every_column_is_told() -> Result<(
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_that_ended_well_and_dead_ones_are_kept_each_by_their_own_number() -> Result<()> {
+async fn done_dead_and_cancelled_jobs_are_kept_each_by_their_own_number() -> Result<()> {
     let (puppet, file) = puppet(patient()).await?;
-    set(&file, keep(2)).await?;
-    let mut dead = vec![];
+    set(&file, Changes { keep_cancelled: Some(Some(1)), ..keep(2) }).await?;
+    let (mut dead, mut cancelled) = (vec![], vec![]);
     for n in 0..3 {
         dead.push(reject(&file, &format!("reason {n}")).await?);
     }
     let done = finish(&file, 3).await?;
-    let cancelled = cancel(&file, Payload::bytes(vec![7; 5_000])).await?;
-    assert_eq!(file.archive().await?, 3);
+    // Never claimed, with a different payload.
+    for _ in 0..3 {
+        cancelled.push(cancel(&file, Payload::bytes(vec![7; 5_000])).await?);
+    }
+    assert_eq!(file.archive().await?, 4);
     let lives = read(puppet.beneath(), &file.archives(Some(Q), 0).await?.objects[0]).await?;
     let told: Vec<_> = lives.iter().map(|l| (l.id, l.state)).collect();
-    assert_eq!(told, [(dead[0], State::Dead), (done[0], State::Done), (done[1], State::Done)]);
+    let first = [(dead[0], State::Dead), (done[0], State::Done), (cancelled[0], State::Cancelled)];
+    assert_eq!(told, [&first[..], &[(cancelled[1], State::Cancelled)]].concat());
     assert_eq!(lives[0].last_error.as_deref(), Some("reason 0"));
-    assert_eq!(file.archive().await?, 0, "nothing is left to leave");
-
-    // A cancelled one with a different payload, never claimed.
-    finish(&file, 3).await?;
-    file.archive().await?;
-    let all = whole(puppet.beneath(), &file).await?;
-    let life = &all[&(cancelled, 0)];
+    let life = &lives[2];
     assert_eq!((life.state, life.wait_ms(), life.run_ms(), life.fence), (State::Cancelled, None, None, None));
     assert_eq!(life.payload.as_deref(), Some(&[7; 5_000][..]));
-    assert_eq!(all.len(), 10);
+    assert_eq!(file.archive().await?, 0, "nothing is left to leave");
+
+    finish(&file, 3).await?;
+    file.archive().await?;
+    assert_eq!(whole(puppet.beneath(), &file).await?.len(), 12);
     let info = &file.queues(None).await?[0];
-    assert_eq!((info.counts[&State::Done], info.counts[&State::Cancelled]), (2, 0));
-    assert_eq!(info.counts[&State::Dead], 2);
+    assert_eq!([State::Done, State::Dead, State::Cancelled].map(|s| info.counts[&s]), [2, 2, 1]);
     file.close().await
 }
 
