@@ -124,7 +124,7 @@ async fn refused_enqueues_are_events() -> Result<()> {
     let expected = [full(Code::QueueFull, 2), full(Code::QueueFull, 2), full(Code::Draining, 1)];
     assert_eq!(told.collect::<Vec<_>>(), expected);
     // Another error of an enqueue is none of the queue's.
-    assert_eq!(refused(queue.enqueue(Payload::bytes(vec![0; 1 << 20])).await).code(), Code::PayloadTooLarge);
+    assert_eq!(refused(queue.enqueue(Payload::bytes(vec![0; 2 << 20])).await).code(), Code::PayloadTooLarge);
     assert!(all(&mut events).is_empty());
     file.close().await
 }

@@ -100,6 +100,10 @@ rules! {
     PendingForEachEnqueue,
     /// A member of a group is not blocked by those before it.
     GroupNotHeld,
+    /// A group is handed out again while jobs of its last batch are leased.
+    BatchNotAwaited,
+    /// A job expires although a worker has claimed it in time.
+    ExpiresWhenClaimed,
     /// The claims so far do not count against the rate.
     RateForgotten,
     /// A schedule that has fired stays due.

@@ -93,6 +93,8 @@ mod inside {
         CapForEachClaim: ["caps: "],
         PendingForEachEnqueue: ["are pending"],
         GroupNotHeld: ["before its turn"],
+        BatchNotAwaited: ["beside the batch"],
+        ExpiresWhenClaimed: ["has expired after"],
         RateForgotten: ["rate: "],
         ScheduleNotMoved: ["fired twice"],
         WindowTooLong: ["is kept out"],
