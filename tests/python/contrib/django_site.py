@@ -62,6 +62,7 @@ WEB = """
 import json
 from datetime import datetime
 from importlib import import_module
+from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.http import JsonResponse
@@ -104,9 +105,10 @@ def call(request):
         try:
             with transaction.atomic():
                 User.objects.create(username=str(args))
-                result = task.enqueue(*args, **kwargs)
+                enqueue = async_to_sync(task.aenqueue) if "awaited" in within else task.enqueue
+                result = enqueue(*args, **kwargs)
                 before = result.enqueued_at
-                if within == "rollback":
+                if "rollback" in within:
                     raise KeyError
         except KeyError:
             pass

@@ -10,16 +10,17 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from django_site import Site
 
 import bucketq
 from patience import PATIENCE
+from programs import until
 from servers import free_port
 
 PYTHONS = [sys.executable, *filter(None, [os.environ.get("BUCKETQ_TEST_DJANGO")])]
@@ -188,6 +189,17 @@ def test_connections_of_the_database_are_closed_between_tasks(site):
     ids = [site.call("connected")["id"] for _ in range(3)]
     site.run("bucketq_worker", "--queues", "one", "--concurrency", "1", "--wait", "0")
     assert [site.finished(id)["value"] for id in ids] == [False] * 3
+    site.result("connected", using={"queue_name": "default"})
+
+    def opened() -> list[str]:
+        found = []
+        for process in site.processes[1:]:
+            for link in Path(f"/proc/{process.pid}/fd").iterdir():
+                with suppress(OSError):  # It was closed just now.
+                    found.append(str(link.readlink()))
+        return [path for path in found if path.endswith("db.sqlite3")]
+
+    until(lambda: not opened())
 
 
 def test_child_processes_run_tasks_and_one_that_dies_fails_alone(site):
@@ -211,10 +223,7 @@ def test_child_processes_run_tasks_and_one_that_dies_fails_alone(site):
 def test_a_task_of_a_killed_worker_is_finished_by_the_other_one(site):
     path = site.place / "hangs"
     given = site.call("hang", str(path))
-    until = time.monotonic() + PATIENCE
-    while not path.exists():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(path.exists)
     pid = int(path.read_text())
     assert site.ask(f"result/{given['id']}")[1]["status"] == "RUNNING"
     assert pid in [process.pid for process in site.processes[1:]]
@@ -231,8 +240,9 @@ def test_with_on_commit_a_task_follows_its_transaction(site):
     kept = site.call("later", 1, within="commit")
     assert kept["before"] is None
     assert kept["after"]
-    lost = site.call("later", 2, within="rollback")
-    assert (lost["before"], lost["after"]) == (None, None)
+    for within in ("rollback", "rollback, awaited"):
+        lost = site.call("later", 2, within=within)
+        assert (lost["before"], lost["after"]) == (None, None)
     alone = site.call("later", 3)
     assert alone["enqueued_at"]
     inside = site.call("later", 4, how="acall")
