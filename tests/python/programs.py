@@ -52,11 +52,17 @@ class Place:
                 process.kill()
 
     def run(self, words: list[str]) -> str:
+        out, err = self.both(words)
+        assert err == ""
+        return out
+
+    def both(self, words: list[str]) -> tuple[str, str]:
+        """Run a program that says something on standard error too."""
         done = subprocess.run(
             words, cwd=self.directory, env=self.environ, capture_output=True, text=True, timeout=PATIENCE
         )
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout
+        assert done.returncode == 0, done.stderr
+        return done.stdout, done.stderr
 
 
 def until(look: Callable[[], object]) -> None:

@@ -63,7 +63,10 @@ def worker(
         bool,
         typer.Option("--autoreload", help="Start again when a Python file below this directory changes."),
     ] = False,
-    log_format: Annotated[LogFormat, typer.Option(help="How the log is written on standard error.")] = "text",
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(help="How the log is written on standard error; own: as the module sets up logging."),
+    ] = "text",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
     json: Json = False,
 ) -> None:

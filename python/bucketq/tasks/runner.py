@@ -65,7 +65,9 @@ class Runner:
     async def _run(self, job: Job, task: TaskBase[..., Any], call: Message) -> Ending:
         current = await self._current(job, task)
         if self._pool is not None:
-            outcome = await self._pool.run(task, job.payload, current)
+            telemetry = job._file.hooks.telemetry
+            trace = {} if telemetry is None else telemetry.here()
+            outcome = await self._pool.run(task, job.payload, current, trace)
             if outcome is None:
                 return Ending("released", EndOp("release", job._released), task.name)
         elif execute.is_async(task):

@@ -247,9 +247,7 @@ def test_with_on_commit_a_task_follows_its_transaction(site):
     assert alone["enqueued_at"]
     inside = site.call("later", 4, how="acall")
     assert inside["enqueued_at"]
-    site.run(
-        "bucketq_worker", "--backend", "late", "--queues", "any", "--wait", "0", "--log-format", "django"
-    )
+    site.run("bucketq_worker", "--backend", "late", "--queues", "any", "--wait", "0", "--log-format", "own")
     for id, value in ((kept["id"], 1), (alone["id"], 3), (inside["id"], 4)):
         found = site.ask(f"result/{id}?backend=late")[1]
         assert (found["status"], found["value"]) == ("SUCCESSFUL", value)

@@ -56,9 +56,9 @@ class Command(BaseCommand):
         add("--metrics", metavar="HOST:PORT", help="Serve /metrics and /health of this worker there.")
         add(
             "--log-format",
-            choices=["text", "json", "django"],
+            choices=["text", "json", "own"],
             default="text",
-            help="The log on standard error; django: as LOGGING says.",
+            help="How the log is written on standard error; own: as LOGGING of the settings says.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -73,8 +73,7 @@ class Command(BaseCommand):
             raise CommandError(
                 f"TASKS[{alias!r}] is {type(backend).__name__}: this worker is for BucketqBackend"
             )
-        if log_format != "django":
-            _logs.set_up(log_format, verbose=verbose)
+        _logs.set_up(log_format, verbose=verbose)
         try:
             worker = DjangoWorker(backend.app, settings_of(backend, options), alias)
             worker.child_setup = (set_up_child, (log_format, verbose))
@@ -123,5 +122,4 @@ def error_code(error: Error) -> int:
 def set_up_child(log_format: Any, verbose: bool) -> None:
     """Set up Django and the log in a child process."""
     django.setup()
-    if log_format != "django":
-        _logs.child(log_format, verbose)
+    _logs.child(log_format, verbose)
