@@ -225,7 +225,12 @@ for one, sent in zip(receivers, (task_enqueued, task_started, task_finished)):
 def blocks() -> dict[str, str]:
     """The files of the page."""
     found = re.findall(r"^```python\n# (\S+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    assert [name for name, _ in found] == ["shop/settings.py", "shop/tasks.py", "shop/views.py"]
+    assert [name for name, _ in found] == [
+        "shop/settings.py",
+        "shop/tasks.py",
+        "shop/views.py",
+        "shop/tests.py",
+    ]
     return dict(found)
 
 
@@ -233,7 +238,7 @@ class Site:
     """A project, and the processes of its manage.py."""
 
     url: str
-    """Of the web process."""
+    """The address of the web process."""
     file: QueueFile
     """That of the first backend."""
     processes: list[subprocess.Popen]

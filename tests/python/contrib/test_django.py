@@ -297,26 +297,10 @@ def test_mistakes_in_the_command_are_reported(site, words, code, says):
     assert "Traceback" not in said
 
 
-INSIDE = """
-import django; django.setup()
-from django.core.management import call_command
-from django.test.utils import override_settings
-from shop.tasks import send
-with override_settings(TASKS={"default": {
-    "BACKEND": "bucketq.contrib.django.BucketqBackend", "QUEUES": ["mails"], "OPTIONS": {"url": "memory://tests"},
-}}):
-    result = send.enqueue("ada")
-    call_command("bucketq_worker", wait="0")
-    result.refresh()
-    print(result.status, result.return_value)
-"""
-
-
-def test_a_test_of_the_user_runs_the_command_in_its_own_process(site):
-    words = [site.python, "-c", INSIDE]
-    environ = site.environ | {"DJANGO_SETTINGS_MODULE": "shop.settings"}
-    out = subprocess.check_output(words, cwd=site.place, env=environ, text=True, timeout=PATIENCE)
-    assert out == "SUCCESSFUL {'sent': 'ada', 'subject': 'hello'}\n"
+def test_the_test_of_the_page_passes(site):
+    said = site.run("test", "shop")
+    assert "Ran 1 test in " in said
+    assert "\nOK\n" in said
 
 
 def test_the_package_imports_django_only_for_this():

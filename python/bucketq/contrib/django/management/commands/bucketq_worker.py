@@ -9,7 +9,7 @@ from typing import Any
 
 import django
 from django.core.management.base import BaseCommand, CommandError
-from django.db import connections
+from django.db import close_old_connections
 
 from bucketq._durations import milliseconds
 from bucketq.cli import _logs
@@ -77,7 +77,7 @@ class Command(BaseCommand):
         try:
             worker = DjangoWorker(backend.app, settings_of(backend, options), alias)
             worker.child_setup = (set_up_child, (log_format, verbose))
-            connections.close_all()
+            close_old_connections()
             wait = options["wait"]
             idle = None if wait is None else seconds(wait, "--wait")
             worked = serve(f"TASKS[{alias!r}]", worker, wait=idle, metrics=options["metrics"])
