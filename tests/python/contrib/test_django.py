@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from django_site import Site
+from django_site import PAGE, Site
 
 import bucketq
 from patience import PATIENCE
@@ -30,8 +32,12 @@ PYTHONS = [sys.executable, *filter(None, [os.environ.get("BUCKETQ_TEST_DJANGO")]
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A web process and two workers."""
     site, port = Site(tmp_path_factory.mktemp("site"), request.param), free_port()
+    notified = str(site.place / "notified")
     site.url = f"http://127.0.0.1:{port}"
     with ExitStack() as stack:
+        ready = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        ready.bind(notified)
+        ready.settimeout(PATIENCE)
         site.file = stack.enter_context(bucketq.open(site.place / "jobs"))
         site.file.queue("slow").configure(backoff=bucketq.Backoff.none(), max_attempts=2, lease=2)
         site.file.queue("children").configure(max_attempts=1)
@@ -41,9 +47,10 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             ["bucketq_worker", "--queues", "default,mails,slow", "--concurrency", "4"],
             ["bucketq_worker", "--queues", "default,mails,slow", "--concurrency", "4"],
         ):
-            process = stack.enter_context(site.start(*words))
+            process = stack.enter_context(site.start(*words, NOTIFY_SOCKET=notified))
             stack.callback(process.kill)
             site.processes.append(process)
+        assert [ready.recv(100), ready.recv(100)] == [b"READY=1"] * 2
         yield site
         for process in site.processes[1:]:
             process.terminate()
@@ -301,6 +308,30 @@ def test_the_test_of_the_page_passes(site):
     said = site.run("test", "shop")
     assert "Ran 1 test in " in said
     assert "\nOK\n" in said
+
+
+def test_a_schedule_of_the_queue_file_enqueues_a_task(site):
+    (line,) = re.findall(r"```sh\n(bucketq schedule .*)\n```", PAGE)
+    words = shlex.split(line)
+    words[words.index("--cron") :] = ["--every", "100ms", "--url", str(site.place / "jobs")]
+    subprocess.run([Path(sys.executable).parent / words[0], *words[1:]], check=True, timeout=PATIENCE)
+    queue = site.file.queue("mails")
+    before = {job.id for job in queue.list().jobs}
+    until(lambda: {job.id for job in queue.list(["done"]).jobs} - before)
+    queue.unschedule("nightly")
+    id = ({job.id for job in queue.list(["done"]).jobs} - before).pop()
+    assert site.finished(id)["value"] == {"sent": "ada@example.org", "subject": "hello"}
+
+
+@pytest.mark.parametrize(
+    ("missing", "says"),
+    [("django", "bucketq[django]"), ("django.tasks django_tasks", "install 'django-tasks'")],
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(missing, says):
+    code = f"import sys; sys.modules.update(dict.fromkeys({missing.split()})); import bucketq.contrib.django"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stderr.splitlines()[-1].startswith("ImportError: ")
+    assert says in done.stderr.splitlines()[-1]
 
 
 def test_the_package_imports_django_only_for_this():
