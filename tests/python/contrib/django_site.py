@@ -37,7 +37,7 @@ LOGGING = {
     "handlers": {"file": {"class": "logging.FileHandler", "filename": "PLACE/django.log"}},
     "loggers": {"bucketq.worker": {"handlers": ["file"], "level": "INFO"}},
 }
-TASKS["default"]["QUEUES"] += ["slow", "ordered", "children", "one"]
+TASKS["default"]["QUEUES"] += ["slow", "killed", "ordered", "children", "one"]
 TASKS["late"] = {
     "BACKEND": "bucketq.contrib.django.BucketqBackend",
     "QUEUES": [],
@@ -162,7 +162,7 @@ def late(context, most):
     result = context.task_result
     return [context.attempt, result.worker_ids, [one.exception_class_path for one in result.errors], result.id]
 
-@task(queue_name="slow")
+@task(queue_name="killed")
 def hang(path):
     if not os.path.exists(path):
         with open(path + ".new", "w") as file:

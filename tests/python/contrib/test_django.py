@@ -39,13 +39,14 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         ready.bind(notified)
         ready.settimeout(PATIENCE)
         site.file = stack.enter_context(bucketq.open(site.place / "jobs"))
-        site.file.queue("slow").configure(backoff=bucketq.Backoff.none(), max_attempts=2, lease=2)
+        site.file.queue("slow").configure(backoff=bucketq.Backoff.none(), max_attempts=2)
+        site.file.queue("killed").configure(lease=3)
         site.file.queue("children").configure(max_attempts=1)
         site.processes = []
         for words in (
             ["runserver", "--noreload", str(port)],
-            ["bucketq_worker", "--queues", "default,mails,slow", "--concurrency", "4"],
-            ["bucketq_worker", "--queues", "default,mails,slow", "--concurrency", "4"],
+            ["bucketq_worker", "--queues", "default,mails,slow,killed", "--concurrency", "4"],
+            ["bucketq_worker", "--queues", "default,mails,slow,killed", "--concurrency", "4"],
         ):
             process = stack.enter_context(site.start(*words, NOTIFY_SOCKET=notified))
             stack.callback(process.kill)
@@ -133,7 +134,8 @@ def test_values_become_json_as_with_the_other_backends_of_django(site):
 def test_a_task_waits_until_its_time(site):
     after = datetime.now(UTC) + timedelta(seconds=1.5)
     given = site.call("add", 1, using={"run_after": after.isoformat(), "priority": -5})
-    assert site.ask(f"result/{given['id']}")[1]["status"] == "READY"
+    later = site.call("add", 1, using={"run_after": (after + timedelta(hours=1)).isoformat()})
+    assert site.ask(f"result/{later['id']}")[1]["status"] == "READY"
     found = site.finished(given["id"])
     assert datetime.fromisoformat(found["started_at"]) >= after - timedelta(milliseconds=1)
     assert found["task"]["priority"] == -5
