@@ -222,6 +222,23 @@ for one, sent in zip(receivers, (task_enqueued, task_started, task_finished)):
 """
 
 
+LATE = """
+from bucketq import testing
+from django.tasks import task_backends
+from django.test import TestCase
+from shop.more import later
+
+class LateTest(TestCase):
+    def test_a_task_follows_the_transaction_that_the_test_never_commits(self):
+        with testing.use(task_backends["late"].app) as file:
+            with self.captureOnCommitCallbacks(execute=True):
+                result = later.enqueue(1)
+                self.assertIsNone(file.get(result.id))
+            self.assertEqual(file.get(result.id).state, "ready")
+            self.assertEqual(result.enqueued_at, file.get(result.id).enqueued_at)
+"""
+
+
 def blocks() -> dict[str, str]:
     """The files of the page."""
     found = re.findall(r"^```python\n# (\S+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
@@ -260,6 +277,7 @@ class Site:
             "shop/more.py": MORE,
             "shop/__init__.py": "",
         }
+        files["shop/test_late.py"] = LATE
         files["shop/settings.py"] += SETTINGS
         for name, text in (files | {"manage.py": MANAGE}).items():
             (place / name).parent.mkdir(exist_ok=True)

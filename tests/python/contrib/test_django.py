@@ -306,9 +306,9 @@ def test_mistakes_in_the_command_are_reported(site, words, code, says):
     assert "Traceback" not in said
 
 
-def test_the_test_of_the_page_passes(site):
+def test_the_tests_of_a_project_run_the_worker(site):
     said = site.run("test", "shop")
-    assert "Ran 1 test in " in said
+    assert "Ran 2 tests in " in said
     assert "\nOK\n" in said
 
 
