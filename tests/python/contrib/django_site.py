@@ -37,7 +37,7 @@ LOGGING = {
     "handlers": {"file": {"class": "logging.FileHandler", "filename": "PLACE/django.log"}},
     "loggers": {"bucketq.worker": {"handlers": ["file"], "level": "INFO"}},
 }
-TASKS["default"]["QUEUES"] += ["slow", "killed", "ordered", "children", "one"]
+TASKS["default"]["QUEUES"] += ["slow", "killed", "once", "ordered", "children", "one"]
 TASKS["late"] = {
     "BACKEND": "bucketq.contrib.django.BucketqBackend",
     "QUEUES": [],

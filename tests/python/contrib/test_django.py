@@ -41,6 +41,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         site.file = stack.enter_context(bucketq.open(site.place / "jobs"))
         site.file.queue("slow").configure(backoff=bucketq.Backoff.none(), max_attempts=2)
         site.file.queue("killed").configure(lease=3)
+        site.file.queue("once").configure(lease=None)
         site.file.queue("children").configure(max_attempts=1)
         site.processes = []
         for words in (
@@ -122,6 +123,21 @@ def test_a_rejected_task_fails_at_once(site):
     assert (found["status"], found["attempts"]) == ("FAILED", 1)
     assert [(one["class"], one["traceback"]) for one in found["errors"]] == [("Reject", "it cannot succeed")]
     assert "finished FAILED 1 BucketqBackend" in site.signals(found["id"])
+
+
+def test_a_task_that_is_handed_out_at_most_once_fails_with_its_first_attempt(site):
+    given = site.call("refuse", "once", using={"queue_name": "once"})
+    site.run("bucketq_worker", "--queues", "once", "--wait", "0")
+    found = site.finished(given["id"])
+    assert (found["status"], found["attempts"], found["errors"][0]["class"]) == ("FAILED", 1, "Refused")
+    assert "finished FAILED 1 BucketqBackend" in site.signals(given["id"])
+
+
+def test_a_task_that_was_moved_to_a_queue_of_others_keeps_its_result(site):
+    given = site.call("refuse", "gone", using={"queue_name": "ordered"})
+    site.file.queue("ordered").move(given["id"], "letters")
+    found = site.ask(f"result/{given['id']}")[1]
+    assert (found["status"], found["task"]["queue_name"]) == ("READY", "slow")
 
 
 def test_values_become_json_as_with_the_other_backends_of_django(site):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import datetime
 from importlib import import_module
 from traceback import format_exception
@@ -91,10 +92,11 @@ def as_enqueued(task: Any, alias: str, queue: str, priority: int, headers: Mappi
         "priority": max(-MOST, min(MOST, -priority)),
         "run_after": None if after is None else here(datetime.fromisoformat(after)),
     }
-    try:
-        return task.using(queue_name=queue, **changes)
-    except InvalidTask:  # A queue that the settings do not have: that of dead letters, or an old one.
-        return task.using(**changes)
+    for more in ({"queue_name": queue}, {}):
+        # The settings may not have the queue: it is that of dead letters, or an old one.
+        with suppress(InvalidTask):
+            return task.using(**changes, **more)
+    return task
 
 
 def aware(time: datetime) -> datetime:

@@ -42,6 +42,8 @@ class Facts:
     worker: str
     priority: int
     enqueued_at: str
+    is_last: bool
+    """Whether the job is dead if this attempt fails."""
     started_at: str | None = None
     """The begin of the first attempt; None: this is the first."""
     workers: list[str] = field(default_factory=list)
@@ -76,7 +78,7 @@ def perform(*args, **kwargs):  # pyright: ignore[reportMissingParameterType]
             task = results.find(job.task)
         except results.NoTask as error:
             raise Reject(str(error)) from None
-        return run(task, begun(task, facts, job, args, kwargs), job)
+        return run(task, begun(task, facts, job, args, kwargs), is_last=facts.is_last)
     finally:
         close_old_connections()
         current.reset(token)
@@ -102,7 +104,7 @@ def begun(task: Any, facts: Facts, job: CurrentJob, args: tuple[Any, ...], kwarg
     )
 
 
-def run(task: Any, result: Any, job: CurrentJob) -> Any:
+def run(task: Any, result: Any, *, is_last: bool) -> Any:
     """Call the function of the task and return its value. The signals say how it went."""
     sender = type(task_backends[result.backend])
     task_started.send_robust(sender, task_result=result)
@@ -114,7 +116,7 @@ def run(task: Any, result: Any, job: CurrentJob) -> Any:
         path = f"{kind.__module__}.{kind.__qualname__}"
         within, text = results.trace(error)
         result.errors.append(TaskError(exception_class_path=path, traceback=text))
-        if isinstance(error, Reject) or job.attempt >= job.max_attempts:
+        if isinstance(error, Reject) or is_last:
             end(result, TaskResultStatus.FAILED)
             task_finished.send_robust(sender, task_result=result)
         else:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bucketq.aio import Job, QueueFile
     from bucketq.tasks.app import App
     from bucketq.tasks.task import TaskBase
+    from bucketq.types import Attempt
 
 __all__ = ["DjangoWorker"]
 
@@ -50,21 +51,24 @@ class DjangoRunner(Runner):
 
     async def _current(self, job: Job, task: TaskBase[..., Any]) -> CurrentJob:
         info = job.info
-        facts = Facts(self.alias, info.worker or "", info.priority, info.enqueued_at.isoformat())
+        # A job whose lease never ends is not handed out twice.
+        is_last = job.attempt >= job.max_attempts or not job._ends
+        facts = Facts(self.alias, info.worker or "", info.priority, info.enqueued_at.isoformat(), is_last)
         if job.attempt > 1:
-            with suppress(Error):
-                facts = await self._with_history(job, facts)
+            facts = await self._with_history(job, facts)
         return facts.onto(await super()._current(job, task))
 
     async def _with_history(self, job: Job, facts: Facts) -> Facts:
-        detail = await self._file.get(job.id, max_age=DAY)
-        before = [] if detail is None else ran(detail)
-        if not before:
-            return facts
-        began = before[0].claimed_at or before[0].ended_at
+        before: list[Attempt] = []
+        with suppress(Error):
+            detail = await self._file.get(job.id, max_age=DAY)
+            before = [] if detail is None else ran(detail)
+        began = next((one.claimed_at for one in before if one.claimed_at is not None), None)
+        # Only the newest hundred attempts are kept; the context counts all of them.
+        unknown = [""] * (job.attempt - 1 - len(before))
         return replace(
             facts,
-            started_at=began.isoformat(),
-            workers=[one.worker or "" for one in before],
+            started_at=None if began is None else began.isoformat(),
+            workers=unknown + [one.worker or "" for one in before],
             errors=[(one.ended, one.error) for one in before],
         )
