@@ -134,10 +134,10 @@ def test_a_task_that_is_handed_out_at_most_once_fails_with_its_first_attempt(sit
 
 
 def test_a_task_that_was_moved_to_a_queue_of_others_keeps_its_result(site):
-    given = site.call("refuse", "gone", using={"queue_name": "ordered"})
+    given = site.call("refuse", "gone", using={"queue_name": "ordered", "priority": 7})
     site.file.queue("ordered").move(given["id"], "letters")
     found = site.ask(f"result/{given['id']}")[1]
-    assert (found["status"], found["task"]["queue_name"]) == ("READY", "slow")
+    assert (found["status"], found["task"]["queue_name"], found["task"]["priority"]) == ("READY", "slow", 7)
 
 
 def test_values_become_json_as_with_the_other_backends_of_django(site):
