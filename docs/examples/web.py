@@ -5,7 +5,7 @@
     curl -d '{"to": "ada@example.org"}' http://127.0.0.1:8000/mails
     curl http://127.0.0.1:8000/mails/ID
 
-Flask and Django call `send.enqueue` in the same way. In FastAPI a handler is a coroutine: `await send.aenqueue(...)`.
+Beside it are the same service with Flask and with FastAPI, flask_app.py and fastapi_app.py.
 """
 
 import json

@@ -66,6 +66,16 @@ def uninstrument(file: QueueFile | aio.QueueFile) -> None:
     file._file.hooks.telemetry = None
 
 
+@contextmanager
+def continued(headers: Mapping[str, str]) -> Generator[None]:
+    """Make spans belong to the trace of another process, given by its ``Telemetry.here``."""
+    token = context.attach(_W3C.extract(headers, context.Context()))
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
 class Traced(Generic[T]):
     """A call of the engine with a callback at its end."""
 
@@ -114,6 +124,12 @@ class Telemetry:
         if "traceparent" not in headers:
             _W3C.inject(headers)
         return cast(Extras, {**extras, "headers": headers}) if headers else extras
+
+    def here(self) -> dict[str, str]:
+        """Return the current trace context, for a child process."""
+        headers: dict[str, str] = {}
+        _W3C.inject(headers)
+        return headers
 
     def send(
         self, file: _native.File, queue: str, jobs: Iterable[tuple[Any, Extras]]

@@ -41,6 +41,24 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
         assert said.getvalue() == expected
 
 
+def test_a_step_of_a_pipeline_enqueues_its_jobs_once_and_waits_for_them():
+    page = (ROOT / "docs" / "airflow-prefect.md").read_text()
+    (code,) = re.findall(r"```python\n(# myapp/sales.py\n.*?)```", page, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(compile(code.replace("s3://acme/jobs", "memory://airflow"), "myapp/sales.py", "exec"), names)
+    app, finished = names["app"], names["finished"]
+    with app:
+        ids = names["enqueue"]("run-1", ["monday", "tuesday"])
+        assert finished(ids) is None
+        assert names["enqueue"]("run-1", ["monday", "tuesday"]) == ids
+        assert app.worker().run(wait=0).done == 2
+        assert finished(ids) == [6, 7]
+        others = names["enqueue"]("run-2", ["sunday"])
+        app.file.queue("days").cancel(others[0])
+        with pytest.raises(RuntimeError, match="cancelled"):
+            finished(others)
+
+
 def test_the_sql_of_the_archive_page_answers_over_every_object(tmp_path):
     (sql,) = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "archive.md").read_text(), re.DOTALL)
     with bucketq.open(tmp_path / "jobs") as file:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LogFormat", "set_up"]
 
-LogFormat = Literal["text", "json"]
+LogFormat = Literal["text", "json", "own"]
+"""How a worker logs; own: as the program of its user has set it up."""
 SHORT = 8
 """The length of a short id: its end, because ids of one moment begin alike."""
 COLOURS = {"INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31"}
@@ -97,6 +98,8 @@ def one_line(text: str) -> str:
 
 def set_up(format: LogFormat, *, verbose: bool = False, stream: TextIO | None = None) -> None:
     """Log the records of every logger there; those of bucketq from info on. Called in children too."""
+    if format == "own":
+        return
     stream = stream or sys.stderr or sys.__stderr__
     colours = stream is not None and stream.isatty() and "NO_COLOR" not in os.environ
     handler = logging.StreamHandler(stream)

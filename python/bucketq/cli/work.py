@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import importlib
 import sys
-from contextlib import nullcontext
-from logging import getLogger
 from pathlib import Path
-from time import monotonic
 from typing import Annotated, Any
 
 import typer
 
 from bucketq import App, AppWorker, Invalid, Worked, Worker
-from bucketq._scrape import Scraped
 from bucketq.cli import _logs
 from bucketq.cli import _words as words
 from bucketq.cli._app import DECLINED, Json, answer, command
 from bucketq.cli._logs import LogFormat
-from bucketq.cli._notify import Watchdog, notify
 from bucketq.cli._reload import again_and_again
-from bucketq.cli._show import plural, span
-
-log = getLogger("bucketq.worker")
-
-REACTS = 5.0
-"""Seconds within which a healthy worker reacts."""
+from bucketq.cli._serve import serve
 
 
 @command("bucketq worker myapp.jobs:app --concurrency 8", "Work")
@@ -73,7 +63,10 @@ def worker(
         bool,
         typer.Option("--autoreload", help="Start again when a Python file below this directory changes."),
     ] = False,
-    log_format: Annotated[LogFormat, typer.Option(help="How the log is written on standard error.")] = "text",
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(help="How the log is written on standard error; own: as the module sets up logging."),
+    ] = "text",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
     json: Json = False,
 ) -> None:
@@ -103,56 +96,11 @@ def worker(
         raise Invalid(f"--{option} is for an app; {name} is a worker with settings of its own", "option")
     if isinstance(found, AppWorker):
         found.child_setup = (_logs.child, (log_format, verbose))
-    file = found.app.file if isinstance(found, AppWorker) else found._file
-
-    def healthy() -> bool:
-        return found._responds(REACTS)
-
-    serving = nullcontext() if metrics is None else Scraped(file, metrics, healthy)
-    with serving, Watchdog(healthy):
-        begin(name, found, file)
-        began = monotonic()
-        notify("READY=1")
-        try:
-            worked = found.run(wait=idle)
-        finally:
-            notify("STOPPING=1")
-    end(worked, monotonic() - began)
+    worked = serve(name, found, wait=idle, metrics=metrics)
     if json:
         answer({part: getattr(worked, part) for part in Worked.__slots__})
     if worked.released:
         raise typer.Exit(DECLINED)
-
-
-def begin(name: str, found: Worker | AppWorker, file: Any) -> None:
-    """Log what the worker will do, in one record."""
-    if isinstance(found, AppWorker):
-        options, queues = found.options, found.queues
-        at_once, processes = options.jobs_at_once, options.processes
-    else:
-        queues, at_once, processes = found._queues or tuple(found._handlers), found._concurrency, 0
-    role = file.host_role
-    leader = {"leads": "this process", "alone": "this process, alone"}.get(role.role, role.leader)
-    where = f", {plural(processes, 'child process')}" if processes == 1 else ""
-    where = f", {processes:,} child processes" if processes > 1 else where
-    log.info(
-        "%s starts: queues %s; %d at a time%s; store %s; writer: %s",
-        name,
-        ", ".join(queues),
-        at_once,
-        where,
-        file.url,
-        leader,
-    )
-
-
-def end(worked: Worked, seconds: float) -> None:
-    """Log what the worker has done, in one record."""
-    from datetime import timedelta
-
-    counts = {part: getattr(worked, part) for part in Worked.__slots__}
-    rest = "".join(f", {count:,} {part}" for part, count in counts.items() if part != "done" and count)
-    log.info("%s done%s, in %s", plural(worked.done, "job"), rest, span(timedelta(seconds=seconds)))
 
 
 def load(name: str) -> Worker | AppWorker | App:

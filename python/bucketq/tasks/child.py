@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +26,13 @@ ORPHANED = 1
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A task to run: where it is defined, the payload of its job, and the facts of the job."""
+    """A task to run: where it is defined, the payload of its job, the facts of the job, and the trace it belongs to."""
 
     module: str
     qualname: str
     payload: bytes
     job: tuple[Any, ...]
+    trace: dict[str, str]
 
 
 def main(
@@ -111,11 +112,21 @@ def run(request: Request) -> Outcome:
         return execute.Outcome("failed", summary=summary, traceback=execute.trace(error))
     job = CurrentJob(*request.job)
     try:
-        if execute.is_async(task):
-            return asyncio.run(execute.run_async(task, call, job))
-        return execute.run(task, call, job)
+        with continued(request.trace):
+            if execute.is_async(task):
+                return asyncio.run(execute.run_async(task, call, job))
+            return execute.run(task, call, job)
     except BaseException as error:
         return execute.failed(task, error)
+
+
+def continued(trace: dict[str, str]) -> AbstractContextManager[None]:
+    """Return a context in which spans belong to the trace of the worker, if it has one."""
+    if not trace:
+        return nullcontext()
+    from bucketq.otel import continued
+
+    return continued(trace)
 
 
 def memory() -> int:

@@ -185,8 +185,13 @@ class Pool:
         with self._lock:
             self._idle += children
 
-    async def run(self, task: TaskBase[..., Any], payload: bytes, job: CurrentJob) -> Outcome | None:
-        """Run a task in a child. Returns None if the worker drained before a child was free, or if none can start."""
+    async def run(
+        self, task: TaskBase[..., Any], payload: bytes, job: CurrentJob, trace: dict[str, str]
+    ) -> Outcome | None:
+        """Run a task in a child, which continues this trace.
+
+        Returns None if the worker drained before a child was free, or if none can start.
+        """
         from bucketq import _working
 
         working = _working.inside.get()
@@ -208,6 +213,7 @@ class Pool:
                 job.fence,
                 dict(job.headers),
             ),
+            trace,
         )
         running = Running()
         try:

@@ -45,7 +45,7 @@ class Runner:
             return rejected(job, f"the payload is not a call of a task of this app: {error}")
         if call.task == join.NAME:
             return await join.ending(self._file, self._app.codec, job, call)
-        task = self._app.tasks.get(call.task)
+        task = self._task(call.task)
         if task is None:
             names = ", ".join(sorted(self._app.tasks)) or "none"
             return rejected(
@@ -56,10 +56,18 @@ class Runner:
             self._ran()
         return ending
 
+    def _task(self, name: str) -> TaskBase[..., Any] | None:
+        return self._app.tasks.get(name)
+
+    async def _current(self, job: Job, task: TaskBase[..., Any]) -> CurrentJob:
+        return CurrentJob.of(job, task.name)
+
     async def _run(self, job: Job, task: TaskBase[..., Any], call: Message) -> Ending:
-        current = CurrentJob.of(job, task.name)
+        current = await self._current(job, task)
         if self._pool is not None:
-            outcome = await self._pool.run(task, job.payload, current)
+            telemetry = job._file.hooks.telemetry
+            trace = {} if telemetry is None else telemetry.here()
+            outcome = await self._pool.run(task, job.payload, current, trace)
             if outcome is None:
                 return Ending("released", EndOp("release", job._released), task.name)
         elif execute.is_async(task):

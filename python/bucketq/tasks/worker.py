@@ -14,6 +14,7 @@ from bucketq.worker import Worked, Worker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bucketq import aio
     from bucketq.tasks.app import App
     from bucketq.tasks.pool import Pool, StartMethod
     from bucketq.tasks.runner import Runner
@@ -153,7 +154,6 @@ class AppWorker:
     def _begin(self) -> Worker:
         from bucketq._other_api import awaitable
         from bucketq.tasks.periodic import register
-        from bucketq.tasks.runner import Runner
 
         options = self.options
         with self._lock:
@@ -181,7 +181,7 @@ class AppWorker:
                     list(self.app.tasks.values()),
                 )
             self._ran = 0
-            self._runner = Runner(self.app, awaitable(file), options.jobs_at_once, self._pool, self._one_ran)
+            self._runner = self._new_runner(awaitable(file))
             worker = Worker(file, concurrency=options.jobs_at_once, lease=options.lease, name=options.name)
             # It ends the jobs itself: no user's handler returns that.
             worker.handles(*queues)(cast("Any", self._runner))
@@ -189,6 +189,11 @@ class AppWorker:
                 self._pool.start()
             self._worker = worker
             return worker
+
+    def _new_runner(self, file: aio.QueueFile) -> Runner:
+        from bucketq.tasks.runner import Runner
+
+        return Runner(self.app, file, self.options.jobs_at_once, self._pool, self._one_ran)
 
     def _one_ran(self) -> None:
         self._ran += 1
