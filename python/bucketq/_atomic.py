@@ -61,7 +61,7 @@ class AtomicBase:
         self._end(job, Op.reject(job, _op.words(error)))
 
     def ack_late(self, id: str, *, run: int = 0, result: Any = None) -> None:
-        """Mark a job done whoever holds it: as ``QueueFile.ack_late``."""
+        """Mark a job done without its token: as ``QueueFile.ack_late``."""
         self._add(_op.ack_late(id, run, result))
 
     def cancel(self, id: str, *, leased: bool = False) -> None:

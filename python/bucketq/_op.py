@@ -68,7 +68,7 @@ def enqueue(queue: str, jobs: list[_native.New]) -> Op[list[Receipt]]:
 
 
 def ack_late(id: str, run: int, result: Any) -> Op[None]:
-    """Return the op that ends this run of a job as done, whoever holds it."""
+    """Return the op that ends this run of a job as done, without its token."""
     run = convert.whole(run, "run", 0, 2**32 - 1)
     return Op.ack_late(id, run, None if result is None else convert.encode(result))
 

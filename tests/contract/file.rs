@@ -299,23 +299,51 @@ fn take_turn(dir: &Path) -> File {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_turn_that_never_ends_is_told_and_nothing_was_sent() {
+async fn a_lock_whose_holder_does_not_continue_is_passed_and_the_holder_cannot_replace_any_more() {
     let dir = temporary();
     let store = open(dir.path());
     let version = must_put(&store, "jobs.head", "one", &Expect::Absent).await;
     let held = take_turn(dir.path());
-    match store.put_if("jobs.head", Bytes::from("two"), &Expect::Is(version.clone())).await {
-        Put::Unknown { error, sent: false, .. } => {
-            assert_eq!((error.kind(), error.code()), (Kind::Unavailable, Code::Locked), "{error}");
-            assert!(error.message().contains("jobs.head"), "{error}");
-        }
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(store.delete("jobs.head").await.expect_err("it is locked").code(), Code::Locked);
-    assert_eq!(must_get(&store, "jobs.head").await.0, "one");
-    held.unlock().expect("it is ours");
+    let late = dir.path().join(".jobs.head.00000000000000aa.tmp");
+    fs::write(&late, "late").expect("the directory can be written to");
+    let of_another = dir.path().join(".jobs.seg.00000000000000aa.tmp");
+    fs::write(&of_another, "whole").expect("the directory can be written to");
     must_put(&store, "jobs.head", "two", &Expect::Is(version)).await;
-    assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 1, "what was not renamed is removed");
+    assert_eq!(must_get(&store, "jobs.head").await.0, "two");
+    let error = fs::rename(&late, dir.path().join("jobs.head")).expect_err("its new body is gone");
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    assert!(of_another.exists(), "a write of another object is left alone");
+    drop(held);
+    fs::remove_file(of_another).expect("it is there");
+    assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 1, "nothing else is left");
+}
+
+/// The holder continues while another writer passes it: that one compares once more, or is cancelled.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_writer_with_the_lock_cancels_those_that_pass() {
+    let dir = temporary();
+    let store = open(dir.path());
+    let version = must_put(&store, "jobs.head", "one", &Expect::Absent).await;
+    let passing = dir.path().join(".jobs.head.passing");
+    fs::create_dir(&passing).expect("the directory can be written to");
+    fs::write(passing.join(".jobs.head.00000000000000bb.tmp"), "late").expect("it can be written");
+    must_put(&store, "jobs.head", "two", &Expect::Is(version)).await;
+    assert_eq!(fs::read_dir(&passing).expect("it is there").count(), 0);
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_delete_does_not_pass_a_lock() {
+    let dir = temporary();
+    let store = open(dir.path());
+    must_put(&store, "jobs.head", "one", &Expect::Absent).await;
+    let held = take_turn(dir.path());
+    let error = store.delete("jobs.head").await.expect_err("it is locked");
+    assert_eq!((error.kind(), error.code()), (Kind::Unavailable, Code::Locked), "{error}");
+    assert!(error.message().contains("jobs.head"), "{error}");
+    held.unlock().expect("it is ours");
+    store.delete("jobs.head").await.expect("it is free");
 }
 
 #[cfg(unix)]

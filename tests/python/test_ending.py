@@ -159,7 +159,7 @@ async def test_a_lease_that_is_left_alone_runs_out(memory):
         assert job.lost
 
 
-@pytest.mark.parametrize("by", ["handler", "policy"])
+@pytest.mark.parametrize("by", ["handler", "policy", "job"])
 async def test_work_that_takes_too_long_is_a_failed_attempt(memory, by):
     async with await memory.open() as file:
         q = file.queue("q")
@@ -176,7 +176,8 @@ async def test_work_that_takes_too_long_is_a_failed_attempt(memory, by):
                 ended.append(job.attempt)
                 raise
 
-        receipt = await q.enqueue(1, max_attempts=2, backoff=Backoff(base=0))
+        own = {"max_run": 0.3} if by == "job" else {}
+        receipt = await q.enqueue(1, max_attempts=2, backoff=Backoff(base=0), **own)
         assert await worker.run(wait=0) == Worked(failed=2)
         detail = await file.get(receipt.id)
         assert (detail.state, detail.last_error, ended) == ("dead", "timed out", [1, 2])

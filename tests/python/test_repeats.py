@@ -24,9 +24,10 @@ def through(server):
 def box(face, server, through):
     """A queue file behind the network."""
     url = f"s3://{BUCKET}/repeats{next(NUMBERS)}/jobs"
-    # A busy machine needs longer for the requests that create it.
-    bucketq.open(url, **server.settings).close()
-    return Box(face, url, server.settings | {"endpoint": through.endpoint} | SHORT)
+    settings = server.settings | {"endpoint": through.endpoint}
+    # A busy machine needs longer for the requests that create it, and for the probe of the store.
+    bucketq.open(url, **settings, grace=3600).close()
+    return Box(face, url, settings | SHORT)
 
 
 async def unknown(through, call):

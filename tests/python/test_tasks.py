@@ -1,6 +1,7 @@
 """Tasks: calls that are enqueued, their arguments, results and failures; chains and groups."""
 
 import asyncio
+import time
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -95,6 +96,22 @@ def test_options_of_the_task_and_of_the_call_reach_the_job(app):
     assert job.headers == {"a": "b"}
     assert (again.id, again.deduplicated, first.deduplicated) == (first.id, True, False)
     assert (app.file.get(other.id).queue, app.file.get(other.id).priority) == ("other", 1)
+
+
+def test_a_task_that_hangs_fails_after_its_time_and_one_that_waits_too_long_expires(app):
+    @app.task(max_run=0.3, max_attempts=1)
+    async def hang():
+        await asyncio.sleep(PATIENCE)
+
+    @app.task(queue="later", expires="1ms")
+    def late():
+        raise AssertionError("nobody wants it any more")
+
+    hangs, waits = hang.enqueue(), late.enqueue()
+    time.sleep(0.005)
+    assert work(app) == Worked(failed=1)
+    assert dead(app, hangs.id) == "timed out"
+    assert dead(app, waits.id).startswith("expired")
 
 
 def test_a_failure_for_good_raises_with_the_remote_traceback(app):

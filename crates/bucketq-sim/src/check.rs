@@ -245,10 +245,13 @@ fn gather<'a>(call: &'a Call, fates: &mut BTreeMap<JobId, Fate<'a>>) {
     }
 }
 
-/// Whether the job died because no worker claimed it in time. A run in the archive has only the text.
+/// Whether this run of the job died because no worker claimed it in time. A run in the archive has only the text. A dead
+/// letter says how it died before it came here.
 fn has_expired(job: &Job) -> bool {
     let text = job.last_error.as_deref().unwrap_or_default();
-    job.died.as_ref().map_or(text.starts_with("expired: "), |died| died.reason == Reason::Expired)
+    job.died.as_ref().map_or(job.attempt == 0 && text.starts_with("expired: "), |died| {
+        died.reason == Reason::Expired && Some(died.at_ms) == job.finished_ms
+    })
 }
 
 fn finish(id: JobId, fate: &Fate<'_>, job: &Job) -> Vec<String> {

@@ -16,7 +16,7 @@ pub enum Effect<'a> {
     Finishes(Held, Option<State>),
     /// It extends the lease of this job.
     Extends,
-    /// It ends this job as done, whoever holds it.
+    /// It ends this job as done, also a leased one.
     Completes(JobId),
     /// It cancels this job, also a leased one if true.
     Cancels(JobId, bool),

@@ -209,6 +209,7 @@ fn explain(history: &History, now: Moment, before: &Jobs, after: &Jobs, bad: &mu
         if finished(State::Done) {
             let acks = |call: &Call| {
                 finishes(&call.op).is_some_and(|(held, s)| held.id == *id && s == Some(State::Done))
+                    || effects(&call.op).iter().any(|e| matches!(e, Effect::Completes(about) if about == id))
             };
             if !somebody(history, seq, acks) {
                 bad.push(format!("G5: {id} is done in commit {seq} and nobody acked it there"));

@@ -153,7 +153,7 @@ class QueueFile:
         return watch(self._file, jobs, None, Task)[0] if jobs else None
 
     async def ack_late(self, id: str, *, run: int = 0, result: Any = None) -> None:
-        """Mark a job done whoever holds it, for a worker that has lost its lease.
+        """Mark a job done without its token, for a worker that has lost its lease.
 
         Ends this run of the job unless it has ended already. A worker that holds the job by now loses it, so the work
         is done twice: prefer ``ack``, which fails when the lease is lost.

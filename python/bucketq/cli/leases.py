@@ -112,7 +112,9 @@ def ack(
     late: Annotated[
         int | None,
         typer.Option(
-            metavar="RUN", help="Without a token: whoever holds it, if this is its run.", show_default=False
+            metavar="RUN",
+            help="Without a token: also if its lease was lost, if this is its run.",
+            show_default=False,
         ),
     ] = None,
     *,

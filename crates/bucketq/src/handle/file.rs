@@ -195,8 +195,8 @@ impl QueueFile {
         only!(self.call(Op::Delete { id, leased }).await?.outcome, Outcome::Deleted { was } => was)
     }
 
-    /// Acknowledges a job whoever holds it, for a worker that has lost its lease: a job of this run that is not finished
-    /// is done. A worker that holds it by now loses it.
+    /// Acknowledges a job without its token, for a worker that has lost its lease: a job of this run that is not
+    /// finished is done. A worker that holds it by now loses it.
     pub async fn ack_late(&self, id: JobId, run: u32, result: Option<Payload>) -> Result<()> {
         only!(self.call(Op::AckLate { id, run, result }).await?.outcome, Outcome::Acked => ())
     }

@@ -272,7 +272,7 @@ pub enum Op {
         /// It does.
         strict: bool,
     },
-    /// The job is done, whoever holds it: an ack by a worker that has lost its lease, or by an earlier claim. A worker
+    /// The job is done, also one that another worker holds: an ack by a worker that has lost its lease, or by an earlier claim. A worker
     /// that holds the job by now loses it.
     AckLate {
         /// The job.

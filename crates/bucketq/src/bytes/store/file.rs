@@ -20,9 +20,11 @@ use super::{Expect, Got, Listed, Put, Store, Version, too_large};
 use crate::bytes::disk;
 use crate::noun::env::Env;
 use crate::noun::error::{Code, Error, Result};
+use pass::Replacement;
 use replace_lock::{LockUse, ReadObject};
 use unchanged::UnchangedFiles;
 
+mod pass;
 mod replace_lock;
 mod unchanged;
 
@@ -181,7 +183,9 @@ impl FileStoreInner {
         };
         let written = self.write(key, body, found.as_ref()).map_err(PutError::Before)?;
         let turned = match &found {
-            Some(found) => found.with_lock(&path, &self.lock_path(key), || fs::rename(&written.0, &path)),
+            Some(found) => {
+                found.replace(&Replacement { written: &written.0, object: &path }, &self.lock_path(key))
+            }
             None => replace_lock::create(&written.0, &path, &self.dir),
         };
         match turned.map_err(|e| PutError::Before(failed("lock", &path, &e)))? {
@@ -214,7 +218,7 @@ impl FileStoreInner {
                 Err(e) => return Err(failed("remove", &path, &e)),
             };
             let turned = match &found {
-                Some(found) => found.with_lock(&path, &self.lock_path(key), || fs::remove_file(&path)),
+                Some(found) => found.delete(&path, &self.lock_path(key)),
                 None => Ok(LockUse::Used(fs::remove_file(&path))),
             };
             match turned.map_err(|e| failed("lock", &path, &e))? {

@@ -2,9 +2,9 @@
 //!
 //! Called by the file store. The lock is on the object itself, not on a file beside it that could be deleted
 //! separately. A rename replaces the object and so ends the lock. Under the lock the writer checks that the file is
-//! still the one it read, and renames: for these few microseconds a stopped process blocks others. All slow work is
-//! outside. On systems other than Unix, where open files cannot be renamed over or locked files not read, the lock is
-//! on a file beside the object.
+//! still the one it read, and renames. All slow work is outside. A process that is stopped in these few microseconds
+//! blocks others for LONGEST; then they pass it (pass.rs). On systems other than Unix, where open files cannot be
+//! renamed over or locked files not read, the lock is on a file beside the object, and nobody passes.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind};
@@ -12,6 +12,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use super::pass::{self, Replacement};
 use crate::fork;
 
 /// First and longest pause between two tries to get the lock. After LONGEST in total the holder is stopped, or its disk
@@ -52,18 +53,31 @@ impl ReadObject {
         Ok(Self { file, meta, bytes })
     }
 
-    /// Runs `work`, which replaces or deletes the object, if no other process has done so.
-    pub fn with_lock(
+    /// Replaces the object, if no other process has done so.
+    pub fn replace(&self, new: &Replacement<'_>, beside: &Path) -> io::Result<LockUse> {
+        match self.with_lock(new.object, beside, || new.rename())? {
+            LockUse::Waiting(_) if cfg!(unix) => Ok(used(new.pass(|| self.is_still(new.object)))),
+            other => Ok(other),
+        }
+    }
+
+    /// Deletes the object, if no other process has replaced it.
+    pub fn delete(&self, path: &Path, beside: &Path) -> io::Result<LockUse> {
+        self.with_lock(path, beside, || fs::remove_file(path).map(|()| true))
+    }
+
+    fn with_lock(
         &self,
         path: &Path,
         beside: &Path,
-        work: impl FnOnce() -> io::Result<()>,
+        work: impl FnOnce() -> io::Result<bool>,
     ) -> io::Result<LockUse> {
+        let (is_still, locked) = (|| self.is_still(path), || pass::cancel(path));
         if cfg!(unix) {
-            return with_lock(&self.file, || self.is_still(path), work);
+            return with_lock(&self.file, locked, is_still, work);
         }
         let lock = crate::bytes::disk::making().open(beside)?;
-        with_lock(&lock, || self.is_still(path), work)
+        with_lock(&lock, locked, is_still, work)
     }
 
     /// Returns whether it is the same file and nobody has edited it by hand.
@@ -96,13 +110,25 @@ pub(super) fn create(written: &Path, path: &Path, dir: &Path) -> io::Result<Lock
         Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied) && cfg!(unix) => {}
         made => return Ok(LockUse::Used(made)),
     }
-    with_lock(&File::open(dir)?, || Ok(!fs::exists(path)?), || fs::rename(written, path))
+    let is_absent = || Ok(!fs::exists(path)?);
+    with_lock(&File::open(dir)?, || Ok(()), is_absent, || fs::rename(written, path).map(|()| true))
 }
 
+/// Returns the outcome of work that returns false if another writer has cancelled it.
+fn used(done: io::Result<bool>) -> LockUse {
+    match done {
+        Ok(true) => LockUse::Used(Ok(())),
+        Ok(false) => LockUse::Other,
+        Err(e) => LockUse::Used(Err(e)),
+    }
+}
+
+/// Runs `locked` under the lock, and then `work` if it is still the same object.
 fn with_lock(
     lock: &File,
+    locked: impl FnOnce() -> io::Result<()>,
     is_still: impl Fn() -> io::Result<bool>,
-    work: impl FnOnce() -> io::Result<()>,
+    work: impl FnOnce() -> io::Result<bool>,
 ) -> io::Result<LockUse> {
     let (mut pause, mut waited) = (PAUSE.0, Duration::ZERO);
     loop {
@@ -112,7 +138,8 @@ fn with_lock(
             match lock.try_lock() {
                 Ok(()) => {
                     let _unlock = Unlock(lock);
-                    return Ok(if is_still()? { LockUse::Used(work()) } else { LockUse::Other });
+                    locked()?;
+                    return Ok(if is_still()? { used(work()) } else { LockUse::Other });
                 }
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(e)) => return Err(e),

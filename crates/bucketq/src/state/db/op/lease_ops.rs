@@ -28,7 +28,7 @@ impl Tx<'_> {
         self.complete(&job_row, result)
     }
 
-    /// Acks a job of this run that is not finished, whoever holds it.
+    /// Acks a job of this run that is not finished, leased or not.
     pub fn ack_late(&mut self, id: &JobId, run: u32, result: Option<&Payload>) -> Try<Outcome> {
         let job_row = match self.job_row(id) {
             Err(Fault::Refused(e)) if e.code() == Code::NoSuchJob && self.has_left(id)? => {
