@@ -1,0 +1,1 @@
+"""Adapters for frameworks that people use already; each needs its extra, for example pip install 'bucketq[celery]'."""
