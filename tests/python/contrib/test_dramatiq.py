@@ -388,7 +388,9 @@ def test_a_worker_whose_queue_file_was_closed_tries_again(broker):
 
 
 def test_bucketq_itself_loads_no_framework():
-    code = "import bucketq.contrib, sys; print([n for n in ('dramatiq', 'huey', 'taskiq') if n in sys.modules])"
+    code = (
+        "import bucketq.contrib, sys; print([n for n in ('dramatiq', 'huey', 'taskiq') if n in sys.modules])"
+    )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
