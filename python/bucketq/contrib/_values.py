@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from bucketq.contrib._until import is_over, until
+from bucketq.contrib._until import Expiring, is_over, until
 from bucketq.errors import Invalid, NotFound
 from bucketq.types import Enqueued, Extras, State
 
@@ -32,6 +32,7 @@ class Values:
     def __init__(self, opening: Opening, queue: str) -> None:
         self._opening = opening
         self._name = queue
+        self._expiring = Expiring(opening, queue)
 
     @property
     def _queue(self) -> Queue:
@@ -44,14 +45,14 @@ class Values:
 
     def put(self, key: str, value: bytes, ttl: float | None = None) -> None:
         """Set the value of a key, to be kept for ``ttl`` seconds."""
-        extras = _extras(key, ttl)
+        extras = self._extras(key, ttl)
         receipt = self._queue.enqueue(value, **extras)
         while receipt.deduplicated:
             receipt = self._replace(receipt.id, value, extras)
 
     def put_if_empty(self, key: str, value: bytes, ttl: float | None = None) -> bool:
         """Set the value of a key that has none. Returns False if it has one."""
-        return not self._queue.enqueue(value, **_extras(key, ttl)).deduplicated
+        return not self._queue.enqueue(value, **self._extras(key, ttl)).deduplicated
 
     def add(self, key: str, amount: int) -> int:
         """Add to the number of a key, which is 0 at first, and return the sum."""
@@ -68,7 +69,7 @@ class Values:
                     # Fails if another process has replaced or deleted it since.
                     tx.cancel(job.id)
                     tx.delete(job.id)
-                    tx.enqueue(self._name, value, **_extras(key, None))
+                    tx.enqueue(self._name, value, **self._extras(key))
             except (Invalid, NotFound):
                 continue
             return total
@@ -109,16 +110,16 @@ class Values:
             tx.enqueue(self._name, value, **extras)
         return tx.results[1]
 
+    def _extras(self, key: str, ttl: float | None = None) -> Extras:
+        short = _short(key)
+        headers = {} if short == key else {KEY: key}
+        extras = Extras(dedup=short, dedup_window=None, group=short, headers=headers)
+        if ttl is not None:
+            self._expiring()
+            extras["headers"] = headers | until(ttl)
+            extras["expires"] = ttl
+        return extras
+
 
 def _short(key: str) -> str:
     return key if len(key.encode()) <= LONG else hashlib.sha256(key.encode()).hexdigest()
-
-
-def _extras(key: str, ttl: float | None) -> Extras:
-    short = _short(key)
-    headers = {} if short == key else {KEY: key}
-    extras = Extras(dedup=short, dedup_window=None, group=short, headers=headers)
-    if ttl is not None:
-        extras["headers"] = headers | until(ttl)
-        extras["expires"] = ttl
-    return extras

@@ -21,7 +21,7 @@ from dramatiq.results.backend import Missing, ResultBackend
 
 from bucketq._spelled import spelled
 from bucketq.contrib._opening import Opening
-from bucketq.contrib._until import is_over, until
+from bucketq.contrib._until import Expiring, is_over, until
 from bucketq.errors import (
     Closed,
     Contended,
@@ -254,8 +254,13 @@ class _Consumer(Consumer):
                 how(message.job)
             except (LeaseLost, NotFound) as error:
                 self._broker.logger.warning("Message %s runs again or was deleted: %s", message, error)
-            except (Invalid, QueueFull) as error:
+            except Invalid as error:
                 self._broker.logger.error("What follows message %s cannot be enqueued: %s", message, error)
+                message.job.reject(error)
+            except QueueFull as error:
+                self._broker.logger.error(
+                    "What follows message %s cannot be enqueued now: %s", message, error
+                )
                 message.job.nack(error)
         self._freed()
 
@@ -307,8 +312,10 @@ class BucketqBackend(ResultBackend):
             namespace=namespace, encoder=encoder, use_namespace_prefix_keys=use_namespace_prefix_keys
         )
         self._broker = broker
+        self._expiring = Expiring(broker._opening, namespace)
 
     def _store(self, message_key: str, result: Any, ttl: int) -> None:
+        self._expiring()
         data = self.encoder.encode(result)
         extras = Extras(group=message_key, expires=ttl / 1000, headers=until(ttl / 1000))
         self._broker.send(self.namespace, data, extras)

@@ -20,7 +20,7 @@ from huey.storage import BaseStorage
 from bucketq._spelled import spelled
 from bucketq.contrib._opening import Opening
 from bucketq.contrib._values import Values
-from bucketq.errors import LeaseLost, NotFound
+from bucketq.errors import Invalid, LeaseLost, NotFound
 from bucketq.types import POLICY, Extras, FromPolicy, Seconds, Settings, State
 
 if TYPE_CHECKING:
@@ -300,6 +300,11 @@ class BucketqHuey(Huey):
             return super().execute(task, timestamp)
         try:
             value = super().execute(task, timestamp)
+        except Invalid as error:
+            # A result or a next task that is too large, for example: it would be so again.
+            invalid = error
+            _end(job, lambda: job.reject(invalid))
+            raise
         except Exception as error:
             reason = error
             _end(job, lambda: job.nack(reason))

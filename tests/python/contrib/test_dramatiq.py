@@ -300,6 +300,18 @@ def test_a_retry_that_cannot_be_enqueued_leaves_the_message_to_a_later_attempt(b
     assert "cannot be enqueued" in caplog.text
 
 
+def test_a_message_whose_result_is_too_large_is_dead(broker):
+    broker.add_middleware(Results(backend=BucketqBackend(broker)))
+    large = actor(broker, lambda: "x" * 2**21, actor_name="large", store_results=True)
+    worker = working(broker)
+    large.send()
+    broker.join("default", timeout=PATIENCE * 1000)
+    worker.stop()
+    (job,) = broker.file.queue("default").list()
+    assert job.state == "dead"
+    assert "payload" in job.last_error
+
+
 def test_the_next_step_of_a_pipeline_comes_with_the_ack(broker):
     for each in (dramatiq.middleware.Pipelines(), Results(backend=BucketqBackend(broker))):
         broker.add_middleware(each)
@@ -328,6 +340,9 @@ def test_a_result_ends_with_its_time(broker):
     with pytest.raises(ResultMissing):
         while True:
             message.get_result()
+    # The next commit deletes it.
+    send(broker)
+    assert states(broker.file, "dramatiq-results") == []
 
 
 def test_flush_deletes_what_waits_and_what_is_dead(broker):

@@ -188,7 +188,23 @@ def test_a_task_that_cannot_be_read_is_dead_and_the_next_one_runs(huey):
     assert [job.state for job in huey.storage.file.queue("huey").list()] == ["dead", "done"]
 
 
-def test_a_task_whose_result_cannot_be_stored_runs_again(huey):
+def test_a_task_whose_end_cannot_be_stored_now_runs_again(huey):
+    huey.storage.file.queue("huey-values").configure(max_pending=1)
+    huey.storage.put_data("other", b"")
+
+    @huey.task()
+    def one():
+        return 1
+
+    one()
+    with pytest.raises(bucketq.QueueFull):
+        huey.execute(huey.dequeue())
+    (job,) = huey.storage.file.queue("huey").list()
+    assert (job.state, job.attempt) == ("scheduled", 1)
+    assert "max_pending" in job.last_error
+
+
+def test_a_task_whose_result_is_too_large_is_dead(huey):
     @huey.task()
     def large():
         return bytes(2**21)
@@ -197,7 +213,7 @@ def test_a_task_whose_result_cannot_be_stored_runs_again(huey):
     with pytest.raises(bucketq.Invalid):
         huey.execute(huey.dequeue())
     (job,) = huey.storage.file.queue("huey").list()
-    assert (job.state, job.attempt) == ("scheduled", 1)
+    assert job.state == "dead"
     assert "payload" in job.last_error
 
 
