@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from bucketq.errors import Contended, OutcomeUnknown, Unavailable
 
 if TYPE_CHECKING:
     from bucketq.contrib._opening import Opening
     from bucketq.types import JobInfo
 
+LATER = (Unavailable, OutcomeUnknown, Contended)
+"""What may succeed when it is repeated."""
 UNTIL = "bucketq-until-ms"
 
 
@@ -33,8 +38,10 @@ class Expiring:
         self._looked: int | None = None
 
     def __call__(self) -> None:
-        """Set the policy, at the first call in a process."""
-        if self._looked != os.getpid():
+        """Set the policy, at the first call in a process that reaches the store."""
+        if self._looked == os.getpid():
+            return
+        with suppress(*LATER):
             queue = self._opening.file.queue(self._queue)
             if queue.policy().on_expiry != "delete":
                 queue.configure(on_expiry="delete")

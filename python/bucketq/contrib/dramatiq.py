@@ -21,17 +21,14 @@ from dramatiq.results.backend import Missing, ResultBackend
 
 from bucketq._spelled import spelled
 from bucketq.contrib._opening import Opening
-from bucketq.contrib._until import Expiring, is_over, until
+from bucketq.contrib._until import LATER, Expiring, is_over, until
 from bucketq.errors import (
     Closed,
-    Contended,
     Error,
     Invalid,
     LeaseLost,
     NotFound,
-    OutcomeUnknown,
     QueueFull,
-    Unavailable,
 )
 from bucketq.types import POLICY, Extras, FromPolicy, New, Seconds, Settings, State
 
@@ -60,7 +57,7 @@ def _connected() -> Generator[None]:
     """Raise dramatiq's error for what may succeed later: its worker then repeats the call."""
     try:
         yield
-    except (Unavailable, OutcomeUnknown, Contended, Closed) as error:
+    except (*LATER, Closed) as error:
         raise ConnectionClosed(error) from error
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -19,6 +20,7 @@ from huey.storage import BaseStorage
 
 from bucketq._spelled import spelled
 from bucketq.contrib._opening import Opening
+from bucketq.contrib._until import LATER
 from bucketq.contrib._values import Values
 from bucketq.errors import Invalid, LeaseLost, NotFound
 from bucketq.types import POLICY, Extras, FromPolicy, Seconds, Settings, State
@@ -40,6 +42,8 @@ HELD = "_bucketq_job"
 READY: tuple[State, ...] = ("ready",)
 SCHEDULED: tuple[State, ...] = ("scheduled",)
 ENDED: tuple[State, ...] = ("ready", "dead")
+PAUSE = 1.0
+"""Seconds between two tries while the store cannot be reached."""
 MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -329,10 +333,15 @@ class BucketqHuey(Huey):
 
 
 def _end(job: Job, how: Callable[[], object]) -> None:
-    """End the job of a task, unless it has ended or another worker has it."""
-    if job.ended:
-        return
-    try:
-        how()
-    except (LeaseLost, NotFound) as error:
-        logger.warning("Task %s runs again or was deleted: %s", job.id, error)
+    """End the job of a task, unless it has ended or another worker has it; repeat that while its lease lasts."""
+    while not job.ended:
+        try:
+            how()
+        except (LeaseLost, NotFound) as error:
+            logger.warning("Task %s runs again or was deleted: %s", job.id, error)
+            return
+        except LATER as error:
+            logger.warning("The end of task %s cannot be stored: %s", job.id, error)
+            if job.lost:
+                return
+            time.sleep(PAUSE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakValueDictionary
 
@@ -17,16 +18,13 @@ from taskiq.serializers import JSONSerializer
 
 from bucketq import aio
 from bucketq._spelled import spelled
-from bucketq.contrib._until import is_over, until
+from bucketq.contrib._until import LATER, is_over, until
 from bucketq.errors import (
-    Contended,
     Error,
     Invalid,
     LeaseLost,
     NotFound,
-    OutcomeUnknown,
     QueueFull,
-    Unavailable,
 )
 from bucketq.types import POLICY, Extras, FromPolicy, New, Seconds, Settings, State
 
@@ -48,7 +46,6 @@ ID = "taskiq-id"
 DAY = 86_400
 PAUSE = 1.0
 """Seconds between two tries while the store cannot be reached."""
-LATER = (Unavailable, OutcomeUnknown, Contended)
 KEPT: tuple[State, ...] = ("ready",)
 
 
@@ -167,15 +164,15 @@ class _Held:
         """Mark the job done, and repeat that while the store cannot be reached."""
         while not self.job.ended:  # The broker gives it back when it is shut down.
             try:
-                return await self._ack()
+                await self._ack()
             except (LeaseLost, NotFound) as error:
                 logger.warning("Job %s runs again or was deleted: %s", self.job.id, error)
-                return None
+                return
             except LATER as error:
                 logger.warning("Job %s cannot be acked: %s", self.job.id, error)
                 if self.job.lost:
-                    return None
-            await asyncio.sleep(PAUSE)
+                    return
+                await asyncio.sleep(PAUSE)
 
     async def _ack(self) -> None:
         try:
@@ -253,7 +250,9 @@ class BucketqResultBackend(AsyncResultBackend[Any]):
 
     async def _expire(self) -> None:
         """Let the queue delete expired results; without this they would stay as dead jobs."""
-        if self._looked != os.getpid():
+        if self._looked == os.getpid():
+            return
+        with suppress(*LATER):
             queue = (await self._broker.file()).queue(self._queue)
             if (await queue.policy()).on_expiry != "delete":
                 await queue.configure(on_expiry="delete")
