@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bucketq.types import JobInfo
 
 LATER = (Unavailable, OutcomeUnknown, Contended)
-"""What may succeed when it is repeated."""
+"""Errors of calls that may succeed when they are repeated."""
 UNTIL = "bucketq-until-ms"
 
 

@@ -136,7 +136,7 @@ class BucketqBroker(Broker):
         return extras
 
     def emit_after(self, signal: str, *args: Any, **kwargs: Any) -> None:
-        """Run the middleware. What it enqueues after an actor is committed by the call that ends the message."""
+        """Run the middleware. Messages that it enqueues after an actor are in the commit that ends the message."""
         message = args[0] if args else None
         if signal not in ("process_message", "skip_message") or not isinstance(message, _Claimed):
             super().emit_after(signal, *args, **kwargs)
@@ -252,11 +252,13 @@ class _Consumer(Consumer):
             except (LeaseLost, NotFound) as error:
                 self._broker.logger.warning("Message %s runs again or was deleted: %s", message, error)
             except Invalid as error:
-                self._broker.logger.error("What follows message %s cannot be enqueued: %s", message, error)
+                self._broker.logger.error(
+                    "Message %s is dead, its result or retry is invalid: %s", message, error
+                )
                 message.job.reject(error)
             except QueueFull as error:
                 self._broker.logger.error(
-                    "What follows message %s cannot be enqueued now: %s", message, error
+                    "Message %s runs again, its result or retry has no room: %s", message, error
                 )
                 message.job.nack(error)
         self._freed()

@@ -39,6 +39,7 @@ logger = logging.getLogger("bucketq.contrib.huey")
 
 ETA = "huey-eta"
 HELD = "_bucketq_job"
+MINUTE = "_bucketq_minute"
 READY: tuple[State, ...] = ("ready",)
 SCHEDULED: tuple[State, ...] = ("scheduled",)
 ENDED: tuple[State, ...] = ("ready", "dead")
@@ -80,8 +81,8 @@ class BucketqStorage(BaseStorage):
         self._counters = Values(self._opening, f"{name}-counters")
         self._waiting: set[Jobs] = set()
         self._stopped = False
-        # When the task that this thread enqueues is to run.
-        self._later = threading.local()
+        # Options for the job of the task that this thread enqueues.
+        self._more = threading.local()
 
     @property
     def file(self) -> QueueFile:
@@ -104,19 +105,17 @@ class BucketqStorage(BaseStorage):
     def enqueue(self, data: bytes, priority: float | None = None) -> None:
         """Enqueue a task; a larger priority runs first."""
         extras = Extras(priority=-int(priority or 0))
-        at: datetime | None = getattr(self._later, "at", None)
-        if at is not None:
-            extras["at"] = at
+        extras.update(getattr(self._more, "extras", {}))
         self._tasks.enqueue(data, **extras)
 
     @contextmanager
-    def later(self, at: datetime) -> Generator[None]:
-        """Let the tasks that this thread enqueues in the block run no sooner than this."""
-        self._later.at = at
+    def extras(self, **extras: Unpack[Extras]) -> Generator[None]:
+        """Give these options to the jobs of tasks that this thread enqueues in the block."""
+        self._more.extras = extras
         try:
             yield
         finally:
-            self._later.at = None
+            self._more.extras = {}
 
     def dequeue(self) -> bytes | None:
         """Remove the next task and return it. A crash loses it; ``claim`` keeps it until it has run."""
@@ -256,10 +255,14 @@ class BucketqHuey(Huey):
 
     def enqueue(self, task: Any) -> Any:
         """Enqueue a task, a group or a chord."""
-        eta = getattr(task, "eta", None)
-        if self._kept is None or self._immediate or eta is None:
+        extras = Extras()
+        if getattr(task, "eta", None) is not None:
+            extras["at"] = self._moment(task.eta)
+        if hasattr(task, MINUTE):
+            extras["dedup"] = f"{task.name} {getattr(task, MINUTE)}"
+        if self._kept is None or self._immediate or not extras:
             return super().enqueue(task)
-        with self._kept.later(self._moment(eta)):
+        with self._kept.extras(**extras):
             return super().enqueue(task)
 
     def add_schedule(self, task: Task) -> None:
@@ -268,13 +271,21 @@ class BucketqHuey(Huey):
             super().add_schedule(task)
             return
         data = self.serialize_task(task)
-        with self._kept.later(self._moment(task.eta or datetime.now(UTC))):
+        with self._kept.extras(at=self._moment(task.eta or datetime.now(UTC))):
             self._kept.enqueue(data, task.priority)
         self._emit(SIGNAL_SCHEDULED, task)
 
     def read_schedule(self, timestamp: datetime | None = None) -> list[Task]:
         """Return no task: workers claim a scheduled one when it is due."""
         return super().read_schedule(timestamp) if self._kept is None else []
+
+    def read_periodic(self, timestamp: datetime | None) -> list[Task]:
+        """Return the periodic tasks of this minute. ``enqueue`` enqueues each once, for all consumers together."""
+        now = timestamp or self._get_timestamp()
+        tasks = super().read_periodic(now)
+        for task in tasks:
+            setattr(task, MINUTE, f"{now:%Y-%m-%d %H:%M}")
+        return tasks
 
     def _moment(self, eta: datetime) -> datetime:
         """Return an eta as huey has it, in UTC or local time, as a moment that is not before it."""

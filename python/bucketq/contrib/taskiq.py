@@ -178,10 +178,10 @@ class _Held:
         try:
             await self.job.ack(then=self.following)
         except Invalid as error:
-            logger.error("What follows job %s cannot be enqueued: %s", self.job.id, error)
+            logger.error("Job %s is dead, its result or retry is invalid: %s", self.job.id, error)
             await self.job.reject(error)
         except QueueFull as error:
-            logger.error("What follows job %s cannot be enqueued now: %s", self.job.id, error)
+            logger.error("Job %s runs again, its result or retry has no room: %s", self.job.id, error)
             await self.job.nack(error)
 
     async def give_back(self) -> None:

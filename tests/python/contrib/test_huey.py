@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 os.environ["HUEY_SLOW_TESTS"] = "1"  # Read when the tests of huey are imported.
 
 import pytest
-from huey import Huey
+from huey import Huey, crontab
 from huey.exceptions import TaskException
 from huey.tests import test_api, test_storage
 from huey.tests.base import BaseTestCase
@@ -253,6 +253,18 @@ def test_a_task_runs_at_its_eta_in_utc_and_in_local_time(utc, new_york):
     huey.storage.flush_all()
     assert huey.scheduled_count() == 0
     huey.storage.close()
+
+
+def test_a_periodic_task_is_enqueued_once_a_minute_for_all_consumers(huey):
+    @huey.periodic_task(crontab())
+    def one(): ...
+
+    for second in (5, 50, 65):
+        for task in huey.read_periodic(datetime(2026, 1, 1) + timedelta(seconds=second)):
+            huey.enqueue(task)
+    assert huey.pending_count() == 2
+    huey.execute(huey.dequeue())
+    assert huey.pending_count() == 1
 
 
 def test_a_result_ends_with_its_time():

@@ -204,6 +204,7 @@ async def test_a_waiting_listener_gets_a_task_with_its_commit():
     async with started(broker):
         listening = broker.listen()
         waiting = asyncio.create_task(anext(listening))
+        assert not (await asyncio.wait({waiting}, timeout=0.2))[0]
         await one.kiq()
         message = await asyncio.wait_for(waiting, PATIENCE)
         await message.ack()
