@@ -235,6 +235,21 @@ def test_a_waiting_consumer_gets_a_message_with_its_commit(broker):
     assert [message.actor_name for message in got] == ["none"]
 
 
+def test_a_consumer_that_holds_all_it_may_claims_again_when_a_message_ends(broker):
+    consumer = consumed(broker, prefetch=1, timeout=PATIENCE * 1000)
+    send(broker)
+    send(broker)
+    first = next(consumer)
+    got = []
+    waiting = threading.Thread(target=lambda: got.append(next(consumer)))
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    consumer.ack(first)
+    waiting.join(PATIENCE / 2)
+    assert len(got) == 1
+
+
 def test_a_smaller_priority_runs_first(broker):
     consumer = consumed(broker)
     broker.declare_actor(actor(broker, lambda: None, actor_name="usual"))

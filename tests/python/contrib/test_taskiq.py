@@ -356,19 +356,22 @@ async def test_a_task_without_a_result_says_so():
 
 
 async def test_a_drained_queue_hands_out_tasks_again_after_resume(monkeypatch):
-    monkeypatch.setattr("bucketq.contrib.taskiq.PAUSE", 0)
+    monkeypatch.setattr("bucketq.contrib.taskiq.PAUSE", 0.01)
     broker = in_memory()
 
     @broker.task
-    async def one() -> int:
-        return 1
+    async def one() -> None: ...
 
     async with started(broker) as file:
-        task = await one.kiq()
+        await one.kiq()
         await file.queue("taskiq").drain(timeout=0)
-        async with working(broker):
-            await file.queue("taskiq").resume()
-            assert (await task.wait_result(timeout=PATIENCE)).return_value == 1
+        listening = broker.listen()
+        waiting = asyncio.create_task(anext(listening))
+        assert not (await asyncio.wait({waiting}, timeout=0.2))[0]
+        await file.queue("taskiq").resume()
+        message = await asyncio.wait_for(waiting, PATIENCE)
+        await message.ack()
+        await listening.aclose()
 
 
 async def test_a_broker_opens_its_queue_file_again():
