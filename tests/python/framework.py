@@ -14,7 +14,7 @@ import pytest
 
 from patience import PATIENCE
 
-LEASE = 2
+LEASE = 3
 SKEW = 0.4
 """A lease is longer than twice this."""
 

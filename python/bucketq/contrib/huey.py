@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from huey.api import Huey, Task
 from huey.constants import EmptyData
+from huey.consumer import Consumer
 from huey.signals import SIGNAL_INTERRUPTED, SIGNAL_SCHEDULED
 from huey.storage import BaseStorage
 
@@ -80,6 +82,7 @@ class BucketqStorage(BaseStorage):
         self._values = Values(self._opening, f"{name}-values")
         self._counters = Values(self._opening, f"{name}-counters")
         self._waiting: set[Jobs] = set()
+        self._left = threading.Condition()
         self._stopped = False
         # Options for the job of the task that this thread enqueues.
         self._more = threading.local()
@@ -125,17 +128,24 @@ class BucketqStorage(BaseStorage):
     def claim(self) -> Job | None:
         """Claim the next task, with a lease that is extended until the job ends. None if none comes in time."""
         with self._tasks.jobs(wait=self._wait, lease=self._lease) as jobs:
-            self._waiting.add(jobs)
+            with self._left:
+                if self._stopped:
+                    return None
+                self._waiting.add(jobs)
             try:
-                return None if self._stopped else next(jobs, None)
+                return next(jobs, None)
             finally:
-                self._waiting.discard(jobs)
+                with self._left:
+                    self._waiting.discard(jobs)
+                    self._left.notify_all()
 
     def stop(self) -> None:
         """Claim no more, so that a task that is given back goes to another process."""
-        self._stopped = True
-        for jobs in tuple(self._waiting):
-            jobs.close()
+        with self._left:
+            self._stopped = True
+            for jobs in tuple(self._waiting):
+                jobs.close()
+            self._left.wait_for(lambda: not self._waiting, PAUSE)
 
     def queue_size(self) -> int:
         """Return how many tasks wait."""
@@ -247,11 +257,19 @@ class BucketqHuey(Huey):
     """
 
     storage_class = BucketqStorage
+    # The flag that the consumer of this process sets when it ends.
+    _ending: Any = None
 
     @property
     def _kept(self) -> BucketqStorage | None:
         """The storage; None in immediate mode, which has its own in memory."""
         return self.storage if isinstance(self.storage, BucketqStorage) else None
+
+    def create_consumer(self, **options: Any) -> Consumer:
+        """Return a consumer, as its command line asks for one. Its workers begin no task while it ends."""
+        consumer = super().create_consumer(**options)
+        self._ending = consumer.stop_flag
+        return consumer
 
     def enqueue(self, task: Any) -> Any:
         """Enqueue a task, a group or a chord."""
@@ -298,6 +316,10 @@ class BucketqHuey(Huey):
         if self._kept is None:
             return super().dequeue()
         job = self._kept.claim()
+        if job is not None and self._ending is not None and self._ending.is_set():
+            # The consumer has begun to end while its worker waited for a task.
+            _end(job, job.release, tries=1)
+            return None
         if job is None:
             return None
         try:
@@ -327,7 +349,8 @@ class BucketqHuey(Huey):
         except BaseException:
             _end(job, job.release)
             raise
-        _end(job, job.ack)
+        if getattr(task, HELD, None) is job:
+            _end(job, job.ack)
         return value
 
     def notify_interrupted_tasks(self) -> None:
@@ -339,13 +362,16 @@ class BucketqHuey(Huey):
     def _emit(self, signal: str, task: Any, *args: Any, **kwargs: Any) -> None:
         job = cast("Job | None", getattr(task, HELD, None))
         if signal == SIGNAL_INTERRUPTED and job is not None:
-            _end(job, job.release)
+            # The process is about to end: this is tried once, and the task is not acked afterwards.
+            setattr(task, HELD, None)
+            _end(job, job.release, tries=1)
         super()._emit(signal, task, *args, **kwargs)
 
 
-def _end(job: Job, how: Callable[[], object]) -> None:
+def _end(job: Job, how: Callable[[], object], tries: float = math.inf) -> None:
     """End the job of a task, unless it has ended or another worker has it; repeat that while its lease lasts."""
     while not job.ended:
+        tries -= 1
         try:
             how()
         except (LeaseLost, NotFound) as error:
@@ -353,6 +379,6 @@ def _end(job: Job, how: Callable[[], object]) -> None:
             return
         except LATER as error:
             logger.warning("The end of task %s cannot be stored: %s", job.id, error)
-            if job.lost:
+            if job.lost or tries <= 0:
                 return
             time.sleep(PAUSE)

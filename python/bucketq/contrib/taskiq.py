@@ -107,6 +107,7 @@ class BucketqBroker(AsyncBroker):
         extras = Extras(
             priority=-int(float(labels.get("priority", 0))),
             headers={TASK: message.task_name, ID: message.task_id},
+            content_type=_type(self.serializer),
         )
         if labels.get("delay") is not None:
             extras["delay"] = float(labels["delay"])
@@ -114,8 +115,6 @@ class BucketqBroker(AsyncBroker):
 
     async def _send(self, task: str, queue: str, data: bytes, extras: Extras) -> None:
         """Enqueue a job: one for a task that this process works on, in the commit that acks the task."""
-        if isinstance(self.serializer, JSONSerializer):
-            extras["content_type"] = "application/json"
         held = self._held.get(task)
         if held is not None and not held.job.ended:
             held.following.append(New(queue, data, **extras))
@@ -194,6 +193,10 @@ class _Held:
             logger.warning("Job %s was not given back: %s", self.job.id, error)
 
 
+def _type(serializer: TaskiqSerializer) -> str | None:
+    return "application/json" if isinstance(serializer, JSONSerializer) else None
+
+
 class BucketqResultBackend(AsyncResultBackend[Any]):
     """Keeps results in a queue of the broker's queue file, for ``ttl``. Nobody may claim its jobs."""
 
@@ -259,7 +262,8 @@ class BucketqResultBackend(AsyncResultBackend[Any]):
             self._looked = os.getpid()
 
     def _extras(self, key: str) -> Extras:
-        return Extras(group=key, expires=self._ttl, headers=until(self._ttl))
+        content_type = _type(self._serializer)
+        return Extras(group=key, expires=self._ttl, headers=until(self._ttl), content_type=content_type)
 
     async def _kept(self, key: str) -> list[JobDetail]:
         queue = (await self._broker.file()).queue(self._queue)

@@ -422,6 +422,14 @@ def test_a_worker_whose_queue_file_was_closed_tries_again(broker):
         consumer.ack(message)
 
 
+def test_the_url_may_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("BUCKETQ_URL", memory_url())
+    broker = BucketqBroker(middleware=[])
+    send(broker)
+    assert broker.file.url == os.environ["BUCKETQ_URL"]
+    broker.close()
+
+
 def test_bucketq_itself_loads_no_framework():
     code = (
         "import bucketq.contrib, sys; print([n for n in ('dramatiq', 'huey', 'taskiq') if n in sys.modules])"

@@ -147,7 +147,7 @@ def test_a_consumer_that_must_end_at_once_gives_its_task_back(app, tmp_path, kin
         program.says("began")
         program.end()
     (job,) = app.huey.storage.file.queue("app").list()
-    assert (job.state, job.attempt) == ("ready", 0)
+    assert (job.state, job.attempt) == ("ready", 0), "".join(program.lines)
 
 
 def test_a_scheduled_task_waits_in_the_queue_file_for_longer_than_a_lease(app, tmp_path):
@@ -160,6 +160,18 @@ def test_a_scheduled_task_waits_in_the_queue_file_for_longer_than_a_lease(app, t
     (job,) = app.huey.storage.file.queue("app").list()
     assert job.attempt == 1
     assert (job.claimed_at - job.enqueued_at).total_seconds() >= LEASE + 0.9
+
+
+def test_a_consumer_that_ends_begins_no_task(huey):
+    @huey.task()
+    def one(): ...
+
+    consumer = huey.create_consumer()
+    one()
+    consumer.stop_flag.set()
+    assert huey.dequeue() is None
+    (job,) = huey.storage.file.queue("huey").list()
+    assert (job.state, job.attempt) == ("ready", 0)
 
 
 def test_retries_then_the_error(app, tmp_path):

@@ -126,6 +126,24 @@ def test_huey(when, state, place, through, heard, monkeypatch):
     assert (job(place, "app").state, job(place, "app").attempt) == (state, 1)
 
 
+def test_huey_gives_an_interrupted_task_back_or_leaves_it_to_its_lease(place, through, heard):
+    said = heard("bucketq.contrib.huey", "cannot be stored")
+    url, settings = place
+    huey = BucketqHuey("app", url=url, **settings)
+
+    @huey.task()
+    def one():
+        through.cut()
+        raise KeyboardInterrupt
+
+    one()
+    huey.execute(huey.dequeue())
+    assert said.is_set()
+    huey.storage.close()
+    # Its outcome is unknown, but nothing acked the task.
+    assert job(place, "app").state in {"leased", "ready"}
+
+
 async def test_taskiq(place, through, heard, monkeypatch):
     monkeypatch.setattr("bucketq.contrib.taskiq.PAUSE", 0)
     said = heard("bucketq.contrib.taskiq", "cannot be acked")

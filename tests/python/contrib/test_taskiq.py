@@ -12,6 +12,7 @@ from taskiq.acks import AcknowledgeType
 from taskiq.api import run_receiver_task
 from taskiq.depends.progress_tracker import TaskProgress
 from taskiq.exceptions import ResultGetError
+from taskiq.serializers import PickleSerializer
 
 import bucketq
 from boxes import memory_url
@@ -372,6 +373,23 @@ async def test_a_drained_queue_hands_out_tasks_again_after_resume(monkeypatch):
         message = await asyncio.wait_for(waiting, PATIENCE)
         await message.ack()
         await listening.aclose()
+
+
+async def test_payloads_and_results_have_the_content_type_of_their_serializers():
+    broker = BucketqBroker(memory_url())
+    broker.with_result_backend(BucketqResultBackend(broker, serializer=PickleSerializer()))
+
+    @broker.task
+    async def one() -> int:
+        return 1
+
+    async with started(broker) as file, working(broker):
+        task = await one.kiq()
+        assert (await task.wait_result(timeout=PATIENCE)).return_value == 1
+        (job,) = await file.queue("taskiq").list(payloads=True)
+        (result,) = await file.queue("taskiq-results").list(payloads=True)
+        assert (job.content_type, result.content_type) == ("application/json", "application/octet-stream")
+        assert job.data["task_id"] == task.task_id
 
 
 async def test_a_broker_opens_its_queue_file_again():
