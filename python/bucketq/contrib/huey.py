@@ -358,6 +358,9 @@ class BucketqHuey(Huey):
         if self._kept is not None:
             self._kept.stop()
         super().notify_interrupted_tasks()
+        if self._kept is not None:
+            # A claim that has ended here may still take a task at the process that writes; closing gives it back.
+            self._kept.close()
 
     def _emit(self, signal: str, task: Any, *args: Any, **kwargs: Any) -> None:
         job = cast("Job | None", getattr(task, HELD, None))

@@ -320,7 +320,7 @@ async def test_a_lost_lease_leaves_the_task_to_its_new_holder(caplog):
 
 async def test_results_and_progress():
     broker = in_memory()
-    backend = BucketqResultBackend(broker, ttl=0.5)
+    backend, short = broker.result_backend, BucketqResultBackend(broker, ttl=0.2, queue="short")
     async with started(broker) as file:
         assert await backend.get_progress("a") is None
         for state in ("begun", "half"):
@@ -338,10 +338,12 @@ async def test_results_and_progress():
         result = await backend.get_result("a")
         assert (result.return_value, result.log) == (2, None)
         assert (await backend.get_result("a", with_logs=True)).log == "l"
-        await until(lambda: gone(backend, "a"))
-        # The next commit deletes what has expired.
+        await short.set_result("a", result)
+        assert await states(file, "short") == ["ready"]
+        await until(lambda: gone(short, "a"))
+        # The next commit deletes it.
         await file.queue("other").enqueue(1)
-        assert await states(file, "taskiq-results") == []
+        assert await states(file, "short") == []
 
 
 async def test_a_task_without_a_result_says_so():
