@@ -30,7 +30,7 @@ PAGES += [f"moving/{page.stem}" for page in (ROOT / "docs" / "moving").glob("*.m
 def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / f"{page}.md").read_text()
-    names: dict[str, object] = {}
+    names: dict[str, object] = {"__name__": "__main__"}
     blocks = list(re.finditer(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", text, re.DOTALL))
     assert blocks
     for block in blocks:
