@@ -55,7 +55,7 @@ wheel: prereqs $(VENV)/.ready fit-page  ## Build the wheel with the fit calculat
 
 site: $(VENV)/site/.ready  ## Build the documentation site, target/site/index.html, and check every link, anchor and page of it
 	NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build --strict --config-file .mkdocs.yml
-	@echo 'built target/site/index.html; with search: $(PYTHON) -m http.server --directory target/site'
+	@echo 'built target/site/index.html'
 
 test-servers: prereqs  ## Run the tests against real S3 servers behind a faulty network; names missing servers
 	@.ci/tools all || true

@@ -30,6 +30,7 @@ STYLE = """\
 .md-typeset :is(h1, h2, h3) { color: var(--md-default-fg-color); font-weight: 600; letter-spacing: 0; }
 .md-typeset h1 { margin-bottom: 0.8em; }
 .md-typeset :is(p, li, td) a { text-decoration: underline; text-underline-offset: 0.15em; }
+@media (max-width: 40em) { .md-typeset table:not([class]) td:last-child { min-width: 11rem; } }
 .md-tabs__link { opacity: 1; }
 .md-tabs__item--active .md-tabs__link { font-weight: 700; text-decoration: underline; text-underline-offset: 0.4em; }
 .doc-contents .doc-contents { margin-left: 0.8rem; }
@@ -57,6 +58,33 @@ const name = () => {
 new MutationObserver(name).observe(document.body, { childList: true, subtree: true });
 name();
 """
+
+# The search runs in a worker, which browsers refuse to a page from a disk: there a frame does its work.
+FRAMES = """\
+if (location.protocol === "file:") {
+  window.Worker = class extends EventTarget {
+    constructor(address) {
+      super();
+      const frame = document.createElement("iframe");
+      frame.hidden = true;
+      frame.title = "Search";
+      frame.reply = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
+      frame.srcdoc =
+        "<script>window.postMessage = (data) => frameElement.reply(data);</" + "script>" +
+        `<script src="${new URL(address, document.baseURI)}"></` + "script>";
+      this.loaded = new Promise((done) => (frame.onload = () => done(frame.contentWindow)));
+      document.body.append(frame);
+    }
+    async postMessage(data) {
+      (await this.loaded).dispatchEvent(new MessageEvent("message", { data }));
+    }
+    terminate() {}
+  };
+}
+"""
+
+# How much a page counts in the search, by its folder: guides before rules, and rules before reasons.
+BOOSTS = {"how-to": 3, "reference": 0.5, "decisions": 0.1}
 
 # Pages of the Python API: the title, an introduction, and the objects in their order.
 PAGES: dict[str, tuple[str, str, list[str]]] = {
@@ -159,7 +187,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages made from the code."""
     pages = {f"{name}.md": api(*page) for name, page in PAGES.items()}
     pages["commands.md"] = commands()
-    pages |= {"site.css": STYLE, "site.js": SCRIPT}
+    pages |= {"site.css": STYLE, "site.js": SCRIPT, "iframe-worker.js": FRAMES}
     for name, text in pages.items():
         files.append(File.generated(config, GENERATED + name, content=text))
     return files
@@ -168,6 +196,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: object, config: MkDocsConfig, files: Files) -> str:
     """Let links out of docs lead to the repository, and write diagrams as lists."""
     here = Path(config.docs_dir, page.file.src_uri).parent
+    page.meta.setdefault("search", {"boost": BOOSTS.get(page.file.src_uri.rpartition("/")[0], 1)})
     if page.file.src_uri == "README.md":
         markdown = beginning() + markdown.partition("\n")[2]
 
