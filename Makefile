@@ -53,8 +53,9 @@ fit-page:  ## Build the fit calculator, fit-calculator/dist/index.html, and put 
 wheel: prereqs $(VENV)/.ready fit-page  ## Build the wheel with the fit calculator's page in it, into dist/
 	$(VENV)/bin/maturin build --release --out dist
 
-site: $(VENV)/site/.ready  ## Build the documentation site, target/site/index.html, and check every link, anchor and page of it
+site: $(VENV)/site/.ready  ## Build the documentation site, target/site/index.html; check its links and anchors, and open it in Chromium
 	NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build --strict --config-file .mkdocs.yml
+	@.ci/site-page
 	@echo 'built target/site/index.html'
 
 test-servers: prereqs  ## Run the tests against real S3 servers behind a faulty network; names missing servers

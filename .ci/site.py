@@ -86,6 +86,10 @@ if (location.protocol === "file:") {
 # How much a page counts in the search, by its folder: guides before rules, and rules before reasons.
 BOOSTS = {"how-to": 3, "reference": 0.5, "decisions": 0.1}
 
+# Whole modules, with the values of their aliases and without a repetition of what their classes inherit.
+MODULES = {"types", "errors", "events", "metrics", "measured", "testing"}
+OF_MODULES = "\n    options: {show_attribute_values: true, inherited_members: false}"
+
 # Pages of the Python API: the title, an introduction, and the objects in their order.
 PAGES: dict[str, tuple[str, str, list[str]]] = {
     "python": (
@@ -259,12 +263,7 @@ def steps(diagram: str) -> str:
 
 def api(title: str, introduction: str, names: list[str]) -> str:
     """Return a page of the Python API; mkdocstrings fills it."""
-    parts = [f"::: bucketq.{name}" for name in names]
-    # In modules the values of aliases say what they stand for.
-    modules = [
-        "    options: {show_attribute_values: true}" if name.islower() and "." not in name else "" for name in names
-    ]
-    parts = [f"{part}\n{more}".rstrip() for part, more in zip(parts, modules, strict=True)]
+    parts = [f"::: bucketq.{name}" + (OF_MODULES if name in MODULES else "") for name in names]
     return "\n\n".join([f"# {title}", introduction, *parts]) + "\n"
 
 
