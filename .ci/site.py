@@ -216,9 +216,23 @@ def on_page_markdown(markdown: str, page: object, config: MkDocsConfig, files: F
             return found[0]
         return f"]({SOURCE}/{target.relative_to(ROOT)}{anchor})"
 
-    markdown = markdown.replace("```rust,ignore\n", "```rust\n")
+    markdown = spaced(markdown.replace("```rust,ignore\n", "```rust\n"))
     markdown = re.sub(r"\]\(([^)#\s]+)(#[^)\s]*)?\)", away, markdown)
     return re.sub(r"```mermaid\n(.*?)```\n", lambda found: steps(found[1]), markdown, flags=re.DOTALL)
+
+
+def spaced(markdown: str) -> str:
+    """Return a page with an empty line before each list and table: code hosts need none behind a paragraph."""
+    shown = [""]
+    fenced = False
+    for line in markdown.split("\n"):
+        fenced ^= line.lstrip().startswith("```")
+        before = shown[-1]
+        begins = next((mark for mark in (r"[-*] |\d+\. ", r"\|") if re.match(mark, line)), None)
+        if begins and not fenced and before.strip() and not re.match(begins, before) and not before.startswith(" "):
+            shown.append("")
+        shown.append(line)
+    return "\n".join(shown[1:])
 
 
 def beginning() -> str:
