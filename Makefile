@@ -18,7 +18,7 @@ VENV := .venv
 # runner, rustdoc would run all examples in one process.
 LIMITED := --config 'target."cfg(all())".runner = ["$(PYTHON)", "$(CURDIR)/.ci/limited"]'
 
-.PHONY: help demo test test-python test-servers miri sim mutants crash bench-engine bench-growth bench-lifecycle bench-local bench-python bench-workers lint fmt deny tools clean prereqs servers develop
+.PHONY: help demo test test-python test-servers miri sim mutants crash site bench-engine bench-growth bench-lifecycle bench-local bench-python bench-workers lint fmt deny tools clean prereqs servers develop
 .PHONY: test-link chaos soak fuzz supply bench-peers test-page fit-page wheel bench-contention bench-fit bench-spark bench-hosts
 
 help:  ## List the targets
@@ -52,6 +52,11 @@ fit-page:  ## Build the fit calculator, fit-calculator/dist/index.html, and put 
 
 wheel: prereqs $(VENV)/.ready fit-page  ## Build the wheel with the fit calculator's page in it, into dist/
 	$(VENV)/bin/maturin build --release --out dist
+
+site: $(VENV)/site/.ready  ## Build the documentation site, target/site/index.html; check its links and anchors, and open it in Chromium
+	NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build --strict --config-file .mkdocs.yml
+	@.ci/site-page
+	@echo 'built target/site/index.html'
 
 test-servers: prereqs  ## Run the tests against real S3 servers behind a faulty network; names missing servers
 	@.ci/tools all || true
@@ -168,4 +173,9 @@ $(VENV)/.ready: .ci/requirements.txt pyproject.toml uv.lock
 	$(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r .ci/requirements.txt
 	VIRTUAL_ENV='$(CURDIR)/$(VENV)' $(VENV)/bin/uv sync --quiet --active --locked --inexact --all-extras --no-install-project
+	@touch $@
+
+# The package itself is not installed: the site is made from its sources.
+$(VENV)/site/.ready: $(VENV)/.ready
+	UV_PROJECT_ENVIRONMENT='$(CURDIR)/$(VENV)/site' $(VENV)/bin/uv sync --quiet --locked --no-dev --group site --no-install-project
 	@touch $@
