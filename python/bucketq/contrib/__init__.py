@@ -1,0 +1,1 @@
+"""Plug-ins for other packages, one module each. ``import bucketq`` loads none of them."""
