@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from kombu.transport import TRANSPORT_ALIASES
 
-from bucketq.contrib.celery.transport import Channel, Transport
+from bucketq.contrib.celery.channel import Channel
+from bucketq.contrib.celery.transport import Transport
 
 __all__ = ["Channel", "Transport"]
 

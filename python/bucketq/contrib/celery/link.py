@@ -21,7 +21,7 @@ from bucketq.errors import Error, Invalid
 
 if TYPE_CHECKING:
     from bucketq import aio
-    from bucketq.contrib.celery.transport import Channel
+    from bucketq.contrib.celery.channel import Channel
     from bucketq.types import Changes
 
 DEADLINE = 30.0
