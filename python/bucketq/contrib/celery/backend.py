@@ -101,7 +101,7 @@ class Backend(KeyValueStoreBackend):
     def mget(self, keys: Iterable[str | bytes]) -> list[bytes | None]:
         """Return the newest value of each key."""
         found = self._newest(list(keys))
-        return [None if newest is None else newest[1] for newest in found]
+        return [(newest[1] or None) if newest is not None else None for newest in found]
 
     def set(self, key: str | bytes, value: str | bytes) -> None:
         """Store a value."""
@@ -138,8 +138,14 @@ class Backend(KeyValueStoreBackend):
             self._over(name)
             return
         newest = self._newest([key])[0]
-        if newest is not None:
-            self._delete([id_of(key, number) for number in range(newest[0] + 1)])
+        if newest is None:
+            return
+        many = newest[0] + 1
+        if many >= STATES:
+            # The ids of deleted jobs do not come back within the hour, so later states have higher numbers. The last
+            # of each STATES stays, because it says that there are more.
+            self.set(key, b"")
+        self._delete([id_of(key, number) for number in range(many) if (number + 1) % STATES])
 
     def hidden(self, id: str, group: str | None = None) -> Extras:
         """Return the options of a job that no worker ever gets, and that expires with the results."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TRANSIENT = 1
 """Kombu's delivery mode of events and other messages that may be lost."""
 ROUTES = 1.0
-"""For transient messages, the bindings may be this old, in seconds."""
+"""For transient messages of a topic exchange, the bindings may be this old, in seconds."""
 
 
 class Routing(virtual.Channel):
@@ -181,9 +181,10 @@ class Routing(virtual.Channel):
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> None:
         """Publish a message. It is in the bucket, in every queue that gets it, when this returns."""
         self._inplace_augment_message(message, exchange, routing_key)
-        props = message["properties"]
-        max_age = ROUTES if props.get("delivery_mode") == TRANSIENT else 0
-        self._send(self._lookup(exchange, routing_key, max_age=max_age), message)
+        # Events, of which there are many, and not the replies to remote control, whose queues are new.
+        kind: Any = self.typeof(exchange)
+        event = kind.type == "topic" and message["properties"].get("delivery_mode") == TRANSIENT
+        self._send(self._lookup(exchange, routing_key, max_age=ROUTES if event else 0), message)
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         self._send([queue], message)
