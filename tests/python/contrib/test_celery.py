@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import queue
 import signal
 import subprocess
@@ -434,6 +435,27 @@ def test_the_queue_of_a_dead_worker_is_bounded_and_goes(tmp_path: Path) -> None:
             assert {"alive", "passer-by"} >= names() >= {"alive"}
 
 
+def test_commands_for_a_worker_that_is_away_expire(tmp_path: Path) -> None:
+    with connected(f"bucketq://{tmp_path}/jobs") as connection, bucketq.open(tmp_path / "jobs") as file:
+        file.strict_queues()
+        for lasts, expires in ((None, 10), (300, 10), (5, 60)):
+            box = kombu.Queue(f"box {expires} {lasts}", expires=expires, message_ttl=lasts, auto_delete=True)
+            box(connection.default_channel).declare()
+            policy = file.queue(box.name).policy()
+            assert policy.expires is not None
+            assert policy.expires.total_seconds() == min(lasts or expires, expires)
+            assert (policy.keep, policy.on_expiry, policy.overflow) == (0, "delete", "drop_oldest")
+        durable = kombu.Queue("durable", message_ttl=7, max_length=9)
+        durable(connection.default_channel).declare()
+        policy = file.queue("durable").policy()
+        assert (policy.max_attempts, policy.max_pending, policy.keep) == (None, 9, 1000)
+        # A policy that somebody has set stays.
+        file.queue("durable").configure(max_attempts=3)
+        with connection.clone() as other:
+            other.default_channel.queue_declare("durable")
+        assert file.queue("durable").policy().max_attempts == 3
+
+
 def test_bindings_are_those_of_all_processes(tmp_path: Path) -> None:
     url = f"bucketq://{tmp_path}/jobs"
     logs = kombu.Exchange("logs", type="topic")
@@ -531,6 +553,9 @@ def test_a_bucket_is_named_with_its_settings(server: Server) -> None:
     assert str(server.settings["secret_key"]) not in shows
     backend = Backend(Celery(set_as_current=False), url=url.removeprefix("bucketq+"))
     backend.store_result("a", 1, "SUCCESS")
+    again = pickle.loads(pickle.dumps(backend))
+    assert (again.get_result("a"), again.expires) == (1, 86400)
+    again.file.close()
     assert (backend.get_result("a"), "secret_key=**" in backend.as_uri()) == (1, True)
     backend.file.close()
 

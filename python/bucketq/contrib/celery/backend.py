@@ -84,6 +84,10 @@ class Backend(KeyValueStoreBackend):
                 self._opened = os.getpid(), file
             return self._opened[1]
 
+    def __reduce__(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        """Pickle a backend with its URL, as pickled results need it."""
+        return super().__reduce__(args, {**(kwargs or {}), "url": self.url, "expires": self.expires})
+
     def as_uri(self, include_password: bool = False) -> str:
         """Return the URL for logs."""
         return str(self.url) if include_password else shown(self.url)

@@ -80,7 +80,7 @@ class Channel(Routing):
         self._subscribed: dict[str, tuple[str, bool, Callable[[Any], object]]] = {}
         self._claims: Claims | None = None
         self._arrived = 0
-        self._link: Link | None = None
+        self._link: Link = connection.link
 
     @property
     def link(self) -> Link:
@@ -142,14 +142,14 @@ class Channel(Routing):
 
     def _wanted(self) -> tuple[Sequence[str], int]:
         """Return the queues, and how many more messages may come. The pump calls this."""
-        with self.link.lock:
+        with self._link.lock:
             limit = self.qos.prefetch_count
             room = limit - len(self.held) if limit else LOOKAHEAD - self._arrived
             return sorted(set(self._active_queues)), room
 
     def _deliver(self, job: aio.Job) -> None:
         """Take a message that was claimed. The pump calls this."""
-        link = self.link
+        link = self._link
         with link.lock:
             wanted = job.queue in self._active_queues
             if wanted:
@@ -213,12 +213,12 @@ class Channel(Routing):
 
     def end(self, tag: str, how: End) -> None:
         """End a message that the channel holds. Any thread may call this."""
-        if self.connection is None:
-            return  # Closing gave it back.
-        link = self.link
+        connection = self.connection
+        if connection is None or connection.link is not self._link:
+            return  # Closing gave it back, or it is the parent's.
         job = self.held.pop(tag, None)
         if job is not None:
-            link.pump.end(job, how)
+            self._link.pump.end(job, how)
             if self._claims is not None:
                 self._claims.freed()
 

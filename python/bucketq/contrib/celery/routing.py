@@ -76,14 +76,17 @@ class Routing(virtual.Channel):
         given = arguments or {}
         policy = Changes(max_attempts=None, on_expiry="delete")
         declared = None
+        lasts = given.get("x-message-ttl")
         if exclusive or given.get("x-expires"):
-            life = max(given.get("x-expires", 0) / 1000, self.link.options.leftover_after)
-            declared = Declared(life, auto_delete)
-            policy |= Changes(keep=0, expires=life, max_pending=BOUND, overflow="drop_oldest")
+            leftover = self.link.options.leftover_after
+            declared = Declared(max(given.get("x-expires", 0) / 1000, leftover), auto_delete)
+            policy |= Changes(keep=0, max_pending=BOUND, overflow="drop_oldest")
+            # A worker that is started anew must not find the commands of the time before.
+            lasts = min(lasts or leftover * 1000, given.get("x-expires") or leftover * 1000)
         elif auto_delete:
             policy |= Changes(keep=0)
-        if given.get("x-message-ttl"):
-            policy |= Changes(expires=given["x-message-ttl"] / 1000)
+        if lasts:
+            policy |= Changes(expires=lasts / 1000)
         if given.get("x-max-length"):
             policy |= Changes(max_pending=given["x-max-length"], overflow="drop_oldest")
         self.link.declare(queue, declared, policy)

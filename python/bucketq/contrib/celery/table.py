@@ -56,6 +56,7 @@ class Table:
         self._read = None
         if life is None and all(entry in known for entry in entries):
             return
+        self._file.create_queue(NAME)
         with self._file.atomic() as tx:
             for entry in entries:
                 if entry in known:
