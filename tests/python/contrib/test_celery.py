@@ -29,6 +29,7 @@ import bucketq.contrib.celery as plugin
 from bucketq.contrib.celery.backend import Backend
 from bucketq.contrib.celery.place import located, shown
 from bucketq.errors import Invalid
+from network import network
 from patience import PATIENCE
 from servers import BUCKET, Server
 
@@ -558,6 +559,29 @@ def test_a_bucket_is_named_with_its_settings(server: Server) -> None:
     again.file.close()
     assert (backend.get_result("a"), "secret_key=**" in backend.as_uri()) == (1, True)
     backend.file.close()
+
+
+def test_an_outage_delays_messages_and_loses_none(server: Server) -> None:
+    q, got = kombu.Queue("q"), list[Any]()
+    with network(server.endpoint) as through:
+        settings = {**server.settings, "endpoint": through.endpoint, "deadline": 1}
+        url = f"bucketq+s3://{BUCKET}/celery-outage/jobs?{urlencode(settings)}"
+        with connected(url) as connection:
+            producer = connection.Producer()
+            callback = lambda body, message: (got.append(body), message.ack())
+            with connection.Consumer([q], callbacks=[callback]):
+                producer.publish("before", routing_key="q")
+                connection.drain_events(timeout=PATIENCE)
+                through.cut()
+                with pytest.raises(connection.connection_errors):
+                    producer.publish("meanwhile", routing_key="q")
+                through.mend()
+                producer.publish("after", routing_key="q")
+                while got[-1] != "after":
+                    connection.drain_events(timeout=PATIENCE)
+            assert got.count("meanwhile") <= 1
+    with bucketq.open(f"s3://{BUCKET}/celery-outage/jobs", settings=server.settings) as file:
+        assert {job.state for job in file.list(queue="q")} == {"done"}
 
 
 def test_a_misspelt_setting_is_an_error() -> None:
