@@ -27,7 +27,7 @@ from bucketq.contrib.celery.place import opened, shown
 from bucketq.contrib.celery.pump import PASSING
 from bucketq.contrib.celery.table import NEVER
 from bucketq.errors import Invalid, NotFound, OutcomeUnknown
-from bucketq.types import Extras, JobDetail, JobInfo
+from bucketq.types import Extras, JobDetail
 
 if TYPE_CHECKING:
     from bucketq import QueueFile
@@ -42,6 +42,8 @@ STATES = 8
 """States of a result that are looked up together; most results have one."""
 WAITS, FIRED = "waits", "fired"
 """The sign of a caller that waits, and that of a chord whose body was called."""
+MOST_CHORDS = 1000
+"""Chords whose parts a process counts without reading them again."""
 SLICE = 1.0
 """Seconds after which a waiting caller looks at its own conditions."""
 
@@ -65,6 +67,8 @@ class Backend(KeyValueStoreBackend):
         self._opened: tuple[int, QueueFile] | None = None
         # The part of a chord whose end this thread reports.
         self._part = threading.local()
+        # For each chord: a place in the order of its parts, and how many parts there are up to it.
+        self._counted: dict[str, tuple[int | None, int]] = {}
 
     @property
     def file(self) -> QueueFile:
@@ -243,22 +247,33 @@ class Backend(KeyValueStoreBackend):
         """Count the part of this thread. Returns its place among the parts of the chord, the same when repeated."""
         group, mark = id_of(key, "parts"), id_of(key, f"part {self._part.id}")
         self.file.queue(CHORDS).enqueue(b"", **self.hidden(mark, group))
-        parts = [job.id for job in self._parts(group)]
-        return parts.index(mark) + 1
+        # Parts come behind those that are there: they are read once in each process.
+        after, before = self._counted.get(group, (None, 0))
+        while True:
+            parts, last = self._parts(group, after)
+            if mark in parts:
+                if len(self._counted) >= MOST_CHORDS:
+                    self._counted.clear()
+                self._counted[group] = last, before + len(parts)
+                return before + parts.index(mark) + 1
+            if after is None:
+                return 0  # Another process has called the body and forgotten the parts.
+            after, before = None, 0
 
-    def _parts(self, group: str) -> Iterator[JobInfo]:
-        after = None
+    def _parts(self, group: str, after: int | None = None) -> tuple[list[str], int | None]:
+        """Return the parts after this place in their order, and the place of the last."""
+        found: list[str] = []
         while True:
             page = self.file.list(queue=CHORDS, group=group, after=after, limit=1000)
-            yield from page
+            found += [job.id for job in page]
             if page.next is None:
-                return
+                return found, page.last
             after = page.next
 
     def _over(self, key: bytes) -> None:
         """Remember that the body of a chord was called, and forget its parts."""
         self.file.queue(CHORDS).enqueue(b"", **self.hidden(id_of(key, FIRED)))
-        self._delete([job.id for job in self._parts(id_of(key, "parts"))])
+        self._delete(self._parts(id_of(key, "parts"))[0])
 
 
 class Waiting:

@@ -17,6 +17,7 @@ from kombu.utils.json import loads
 
 from bucketq.contrib.celery.pump import Claims, End, log
 from bucketq.contrib.celery.routing import Routing
+from bucketq.errors import Error
 
 if TYPE_CHECKING:
     from bucketq import aio
@@ -121,7 +122,10 @@ class Channel(Routing):
             self._claim(restart=True)
             declared = link.expiring.get(queue)
             if declared is not None and declared.auto_delete:
-                link.delete(queue)
+                try:
+                    link.delete(queue)
+                except Error as error:
+                    log.warning("cannot delete queue %s: %s; it will expire", queue, error)
 
     def _claim(self, *, restart: bool) -> None:
         """See to it that what is wanted now is claimed."""

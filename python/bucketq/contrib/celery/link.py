@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bucketq.contrib.celery.channel import Channel
     from bucketq.types import Changes
 
-DEADLINE = 30.0
+DEADLINE = 10.0
 """Seconds for which closing waits for the ends of messages."""
 LEFTOVER = 600.0
 """Seconds after which a queue that nobody uses may be deleted."""
@@ -181,8 +181,10 @@ class Link:
         if self.pid != os.getpid() or self._closed:
             return
         self._closed = True
-        if self._pump is not None:
-            self._pump.close(DEADLINE)
-        self.file.close()
-        if self._bell is not None:
-            self._bell.close()
+        try:
+            if self._pump is not None:
+                self._pump.close(DEADLINE)
+        finally:
+            self.file.close()
+            if self._bell is not None:
+                self._bell.close()

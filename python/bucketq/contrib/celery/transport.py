@@ -63,10 +63,12 @@ class Transport(virtual.Transport):
 
     def close_connection(self, connection: Any) -> None:
         """Close the channels, wait until their messages are given back, and close the handle."""
-        super().close_connection(connection)
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
+        try:
+            super().close_connection(connection)
+        finally:
+            link, self._link = self._link, None
+            if link is not None:
+                link.close()
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Give one message to its consumer. Raises TimeoutError when none comes in time."""
