@@ -37,6 +37,8 @@ class Transport(virtual.Transport):
     driver_name = "bucketq"
     connection_errors = (Unavailable, Contended, OutcomeUnknown, Closed, OSError)
     channel_errors = (ChannelError, Error)
+    recoverable_connection_errors = connection_errors
+    recoverable_channel_errors = ()
     implements = virtual.Transport.implements.extend(
         asynchronous=True, exchange_type=frozenset({"direct", "topic", "fanout"})
     )
