@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import kombu
@@ -158,6 +159,13 @@ class Home:
     def counts(self, name: str = "celery") -> dict[str, int]:
         """Return the numbers of messages that are not zero."""
         return {state: count for state, count in self.file.queue(name).counts().counts.items() if count}
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until this is true."""
+        begun = monotonic()
+        while not condition():
+            assert monotonic() - begun < PATIENCE
+            threading.Event().wait(0.05)
 
     def close(self) -> None:
         for worker in self.workers:
