@@ -19,6 +19,7 @@ import kombu
 from celery import Celery
 
 import bucketq
+import bucketq.contrib.celery
 from patience import PATIENCE
 
 APP = """

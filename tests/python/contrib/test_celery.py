@@ -237,6 +237,23 @@ def test_results_change_are_forgotten_and_expire(home: Home) -> None:
     short.file.close()
 
 
+@pytest.mark.parametrize("final", ["SUCCESS", "FAILURE"])
+def test_a_retry_that_is_stored_late_hides_no_final_state(home: Home, final: str) -> None:
+    backend = home.app.backend
+    key = backend.get_key_for_task("a")
+    late = backend.encode({"status": "RETRY", "result": None, "task_id": "a"})
+    backend.store_result("a", None, "STARTED")
+    backend.store_result("a", ValueError("no") if final == "FAILURE" else 1, final)
+    # Its process has looked before the final state was there.
+    backend._set_with_state(key, late, "RETRY")
+    assert backend.get_state("a") == final
+    again = backend.encode({"status": "STARTED", "result": None, "task_id": "a"})
+    backend._set_with_state(key, again, "STARTED")
+    assert backend.get_task_meta("a", cache=False)["status"] == (
+        "SUCCESS" if final == "SUCCESS" else "STARTED"
+    )
+
+
 def test_a_part_that_returns_twice_counts_once(home: Home) -> None:
     backend = home.app.backend
     places: list[int] = []

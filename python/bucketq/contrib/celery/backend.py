@@ -132,11 +132,26 @@ class Backend(KeyValueStoreBackend):
                 if error.code != "id_taken":
                     raise
                 newest = self._newest([key])[0]
+                if newest is not None and value and self._is_late(key, newest[1], state):
+                    return
                 number = max(number, -1 if newest is None else newest[0]) + 1
                 continue
             if repeated or not tx.results[0].existing:
                 return
             number += 1
+
+    def _is_late(self, key: str | bytes, newest: bytes, state: str) -> bool:
+        """Return whether another process has stored a state of the task that this one must not replace.
+
+        Celery sends the message of a retry before it stores RETRY: the task may be done by then.
+        """
+        name = key.encode() if isinstance(key, str) else key
+        prefix: Any = self.task_keyprefix
+        if not newest or not name.startswith(prefix):
+            return False
+        meta: Any = self.decode_result(newest)
+        there = meta["status"]
+        return there == states.SUCCESS or (state == states.RETRY and there in states.READY_STATES)
 
     def delete(self, key: str | bytes) -> None:
         """Delete the values of a key."""
