@@ -126,8 +126,11 @@ class Home:
     def __init__(self, directory: Path, **options: Any) -> None:
         self.directory = directory
         self.url = f"bucketq://{directory}/jobs"
-        # One message more than processes, so that tests see what waits; no clash with the workers of other tests.
-        self.conf = {"broker_transport_options": {"lease": 1, **options}, "worker_prefetch_multiplier": 1}
+        self.conf = {
+            "broker_transport_options": {"lease": 1, **options},
+            "worker_prefetch_multiplier": 1,
+            "event_queue_expires": 1,
+        }
         (directory / "app.py").write_text(APP)
         self.app = Celery("caller", broker=self.url, backend=self.url, set_as_current=False)
         self.app.conf.update(self.conf)

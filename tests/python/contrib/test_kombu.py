@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from urllib.parse import urlencode
 
@@ -56,6 +57,22 @@ def test_the_queue_of_a_dead_worker_is_bounded_and_goes(tmp_path: Path) -> None:
             assert got == [str(number) for number in range(sent)]
             assert {"alive", "passer-by"} >= names() >= {"alive"}
         assert "alive" in names()  # It is not deleted with its consumer.
+
+
+def test_a_queue_that_a_late_message_creates_again_goes_too(tmp_path: Path) -> None:
+    url = f"bucketq://{tmp_path}/jobs"
+    with bucketq.open(tmp_path / "jobs") as file, connected(url, leftover_after=1) as connection:
+        reply = kombu.Queue("reply", expires=1, auto_delete=True)
+        with connection.Consumer([reply], no_ack=True):
+            assert file.queue("reply").counts().exists
+        assert not file.queue("reply").counts().exists  # Its only consumer ended.
+        # A process that has read the bindings before.
+        connection.Producer().publish("late", routing_key="reply")
+        assert file.queue("reply").counts().exists
+        begun = monotonic()
+        while file.queue("reply").counts().exists:
+            kombu.Queue("next", expires=1)(connection.default_channel).declare()
+            assert monotonic() - begun < PATIENCE
 
 
 def test_commands_for_a_worker_that_is_away_expire(tmp_path: Path) -> None:

@@ -152,9 +152,13 @@ class Link:
             self.file.queue(queue).configure(**policy)
 
     def delete(self, queue: str) -> int:
-        """Delete a queue with its messages and bindings. Returns how many messages it had."""
+        """Delete a queue with its messages and bindings. Returns how many messages it had.
+
+        The entry of one that expires stays until then. A process that has read the bindings before may still send a
+        message, which creates the queue again, and then ``sweep`` deletes it.
+        """
         self.expiring.pop(queue, None)
-        self.table.drop(lambda entry: entry.queue == queue)
+        self.table.drop(lambda entry: entry.queue == queue and bool(entry.exchange))
         return self.file.delete_queue(queue) or 0
 
     def renew(self) -> None:
