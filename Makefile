@@ -19,7 +19,7 @@ VENV := .venv
 LIMITED := --config 'target."cfg(all())".runner = ["$(PYTHON)", "$(CURDIR)/.ci/limited"]'
 
 .PHONY: help demo test test-python test-servers miri sim mutants crash site bench-engine bench-growth bench-lifecycle bench-local bench-python bench-workers lint fmt deny tools clean prereqs servers develop
-.PHONY: test-link chaos soak fuzz supply bench-peers test-page fit-page wheel bench-contention bench-fit bench-spark bench-hosts
+.PHONY: external test-link chaos soak fuzz supply bench-peers test-page fit-page wheel bench-contention bench-fit bench-spark bench-hosts
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ test-python: develop servers  ## Build the Python package and run its tests; ARG
 
 test-link: develop servers  ## Run the Python tests with a queue file in a directory or on S3 while another process leads on it
 	BUCKETQ_TEST_LINK=1 $(VENV)/bin/pytest --ignore tests/python/spark $(ARGS)
+
+external: develop  ## Run Kombu's own tests through the plug-in for Celery; downloads them; ARGS goes to pytest
+	$(VENV)/bin/python .ci/external $(ARGS)
 
 develop: prereqs $(VENV)/.ready  ## Build the Python package (dev profile, some minutes at first) into .venv
 	@echo 'building the Python package: some minutes at first, seconds later'
