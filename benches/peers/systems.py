@@ -43,6 +43,10 @@ CELERY = both(
 )
 # A worker of RQ forks for each job, one at a time: its four threads are four workers.
 RQ = both("rq worker-pool --num-workers 4 default", "rq worker-pool --num-workers 2 default")
+RQ_SIMPLE = both(
+    "rq worker-pool --worker-class rq.SimpleWorker --num-workers 4 default",
+    "rq worker-pool --worker-class rq.SimpleWorker --num-workers 2 default",
+)
 DRAMATIQ = both(
     "dramatiq app_dramatiq --processes 1 --threads 4", "dramatiq app_dramatiq --processes 2 --threads 1"
 )
@@ -65,6 +69,7 @@ ALL = {
         System("bucketq-s3-25", "bucketq, S3 at 25 ms", "app_bucketq", "bucketq", "s3", 25, OURS),
         System("celery", "Celery, Redis", "app_celery", "celery", "redis", 0, CELERY),
         System("rq", "RQ, Redis", "app_rq", "rq", "redis", 0, RQ),
+        System("rq-simple", "RQ without fork, Redis", "app_rq", "rq", "redis", 0, RQ_SIMPLE),
         System("dramatiq", "dramatiq, Redis", "app_dramatiq", "dramatiq", "redis", 0, DRAMATIQ),
         System("huey", "huey, Redis", "app_huey", "huey", "redis", 0, HUEY),
         System("huey-sqlite", "huey, SQLite", "app_huey", "huey", "disk", 0, HUEY),

@@ -6,7 +6,6 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from figures import at
 from report import number, plural, table
 from systems import ALL, BASE, SHAPES
 
@@ -39,9 +38,9 @@ class Figures:
         found = [row[key] / base[row["round"]] for row in self.get(system, shape) if base.get(row["round"])]
         return round(statistics.median(found), 3) if found else None
 
-    def enqueue_ms(self, system: str, share: float) -> float | None:
+    def enqueue_ms(self, system: str, quantile: str) -> float | None:
         """Return the median over the cells of a quantile of the enqueues one by one."""
-        found = [value for row in self.get(system) if (value := at(row["enqueue_ms"], share)) is not None]
+        found = [row["enqueue_ms"][quantile] for row in self.get(system)]
         return round(statistics.median(found), 3) if found else None
 
 
@@ -59,7 +58,7 @@ def keys(measured: dict[str, Any]) -> dict[str, Any]:
         "jobs_s": {key: by_shape(f.median, key) for key in KINDS},
         "ratio": {key: by_shape(f.ratio, key) for key in KINDS},
         "enqueue_ms": {
-            system: {"p50": f.enqueue_ms(system, 0.5), "p99": f.enqueue_ms(system, 0.99)}
+            system: {quantile: f.enqueue_ms(system, quantile) for quantile in ("p50", "p99")}
             for system in f.systems
         },
         "memory_mib": by_shape(f.median, "memory_mib"),
