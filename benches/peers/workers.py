@@ -332,6 +332,8 @@ def main() -> int:
     if arguments.saved:
         measured = json.loads(arguments.saved.read_text().splitlines()[-1])["measured"]
     else:
+        # `timeout` and `kill` end the servers and workers too.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         bench = Bench(arguments)
         try:
             measured = bench.all()
