@@ -19,7 +19,7 @@ VENV := .venv
 LIMITED := --config 'target."cfg(all())".runner = ["$(PYTHON)", "$(CURDIR)/.ci/limited"]'
 
 .PHONY: help demo test test-python test-servers miri sim mutants crash site bench-engine bench-growth bench-lifecycle bench-local bench-python bench-workers lint fmt deny tools clean prereqs servers develop
-.PHONY: external test-link chaos soak fuzz supply bench-peers test-page fit-page wheel bench-contention bench-fit bench-spark bench-hosts
+.PHONY: external test-link chaos soak fuzz supply bench-peers bench-peer-workers test-page fit-page wheel bench-contention bench-fit bench-spark bench-hosts
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -122,6 +122,11 @@ bench-peers: prereqs $(VENV)/.ready  ## Compare with other queues, a quarter of 
 	@.ci/peers $(VENV)/peers
 	$(CARGO) build --locked --release -p bucketq-benches --bin counting --bin peer
 	$(VENV)/peers/bin/python benches/peers/run.py "$${CARGO_TARGET_DIR:-target}/release" $(ARGS)
+
+bench-peer-workers: prereqs $(VENV)/.ready  ## Compare workers with those of other task queues, ten minutes; ARGS=--quick takes three; JSON on the last line
+	@.ci/tools minio toxiproxy || true
+	@.ci/peers $(VENV)/peer-workers workers
+	$(VENV)/peer-workers/bin/python benches/peers/workers.py $(ARGS)
 
 bench-contention: prereqs  ## Race several writers of one queue file, optimised build; JSON on the last line
 	$(CARGO) run --locked --release -p bucketq-benches --bin contention

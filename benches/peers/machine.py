@@ -39,18 +39,18 @@ PACKAGES = [
 ]
 
 
-def machine() -> dict[str, str]:
+def machine(packages: list[str] = PACKAGES, redis: str | None = None) -> dict[str, str]:
     """Describe the machine and the versions. The load is the one before anything was started."""
     found = {}
-    for package in PACKAGES:
+    for package in packages:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     for server in ("minio", "versitygw", "toxiproxy"):
         # `.ci/tools` writes the versions that it installed there.
         program = Path(tool(server) or "")
-        with suppress(OSError):
+        with suppress(OSError, IndexError):
             found[server] = (program.parents[1] / "stamp" / server).read_text().strip()
-    if program := shutil.which("redis-server"):
+    if program := redis or shutil.which("redis-server"):
         said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
         found["Redis"] = said.partition("v=")[2].partition(" ")[0]
     release = ".".join(platform.release().split(".")[:2])

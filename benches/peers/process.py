@@ -14,11 +14,11 @@ from typing import Any
 class Process:
     """One caller process."""
 
-    def __init__(self, command: list[str], orders: dict[str, Any]) -> None:
+    def __init__(self, command: list[str], orders: dict[str, Any], env: dict[str, str] | None = None) -> None:
         pipe = subprocess.PIPE
         self.log = tempfile.TemporaryFile()  # noqa: SIM115, it ends with the process
         self.process = subprocess.Popen(
-            [*command, json.dumps(orders)], stdin=pipe, stdout=pipe, stderr=self.log
+            [*command, json.dumps(orders)], stdin=pipe, stdout=pipe, stderr=self.log, env=env
         )
 
     def say(self, line: str) -> None:
@@ -41,7 +41,7 @@ class Process:
     def said(self) -> str:
         """Return the last line of its standard error."""
         self.log.seek(0)
-        lines = self.log.read().decode(errors="replace").splitlines()
+        lines = self.log.read().decode(errors="replace").strip().splitlines()
         return lines[-1][:200] if lines else "it said nothing"
 
     def end(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -46,9 +47,11 @@ class Started:
         self.processes: list[subprocess.Popen[Any]] = []
         self.folders: list[Path] = []
 
-    def start(self, *command: str, **env: str) -> subprocess.Popen[bytes]:
+    def start(self, *command: str, user: str | None = None, **env: str) -> subprocess.Popen[bytes]:
         quiet = subprocess.DEVNULL
-        process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, env=os.environ | env)
+        process = subprocess.Popen(
+            command, stdin=quiet, stdout=quiet, stderr=quiet, user=user, env=os.environ | env
+        )
         self.processes.append(process)
         return process
 
@@ -69,6 +72,7 @@ class Counting:
 
     def __init__(self, store: Store) -> None:
         pipe = subprocess.PIPE
+        assert store.counting
         command = [store.counting, store.here]
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
         store.processes.append(self.process)
@@ -86,7 +90,8 @@ class Counting:
 class Store(Started):
     """A real S3 server, counted and slowed from outside."""
 
-    def __init__(self, name: str, counting: Path) -> None:
+    def __init__(self, name: str, counting: Path | None) -> None:
+        """Start it, and the program `counting` before it, if there is one."""
         super().__init__()
         self.name = name
         program, toxiproxy = tool(name), tool("toxiproxy")
@@ -105,11 +110,12 @@ class Store(Started):
             self.start(program, "--port", here, "--region", "us-east-1", "posix", str(data), **keys)
         until(name, lambda: answers(f"http://{here}/{BUCKET}/none"))
         self.here, self.counting = here, counting
-        self.counter = Counting(self)
+        self.counter = Counting(self) if counting else None
         self.api = free_port()
         self.start(toxiproxy, "-host", "127.0.0.1", "-port", str(self.api))
         until("toxiproxy", lambda: answers(f"http://127.0.0.1:{self.api}/version"))
-        proxy = {"name": "store", "listen": "127.0.0.1:0", "upstream": self.counter.address, "enabled": True}
+        upstream = self.counter.address if self.counter else here
+        proxy = {"name": "store", "listen": "127.0.0.1:0", "upstream": upstream, "enabled": True}
         self.endpoint = f"http://{self._call('/proxies', proxy)['listen']}"
         for stream in ("upstream", "downstream"):
             toxic = {"name": stream, "type": "latency", "stream": stream, "attributes": {"latency": 0}}
@@ -122,6 +128,7 @@ class Store(Started):
             self._call(f"/proxies/store/toxics/{stream}", {"attributes": {"latency": latency}})
 
     def counts(self) -> dict[str, Any]:
+        assert self.counter
         return self.counter.counts()
 
     def lane(self) -> Counting:
@@ -135,15 +142,49 @@ class Store(Started):
 
 
 class Redis(Started):
-    """A Redis that syncs each write to its disk."""
+    """A Redis that syncs its log to the disk: each write, or with `everysec` once a second."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, sync: str = "always") -> None:
         super().__init__()
         self.port = free_port()
-        durable = ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
+        durable = ["--appendonly", "yes", "--appendfsync", sync, "--save", ""]
         where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder())]
         self.start(program, *where, *durable)
         until("redis-server", lambda: listens(self.port))
+
+
+class Postgres(Started):
+    """A Postgres with its defaults. It refuses to run as root: then it runs as nobody."""
+
+    def __init__(self, programs: Path) -> None:
+        super().__init__()
+        self.port, data = free_port(), self.folder()
+        user = "nobody" if os.geteuid() == 0 else None
+        if user:
+            shutil.chown(data, user)
+        where = ["-D", str(data), "-U", "bench", "-A", "trust", "-E", "UTF8"]
+        made = subprocess.run(
+            [str(programs / "initdb"), *where],
+            user=user,
+            cwd=data,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode:
+            self.close()
+            raise OSError(f"initdb: {made.stderr.strip()[-200:]}")
+        options = ["-D", str(data), "-k", str(data), "-h", "127.0.0.1", "-p", str(self.port)]
+        self.start(str(programs / "postgres"), *options, user=user)
+        until("postgres", lambda: (data / "postmaster.pid").exists() and listens(self.port))
+        self.dsn = f"postgresql://bench@127.0.0.1:{self.port}/postgres"
+
+    def close(self) -> None:
+        # A postgres that is killed leaves shared memory behind.
+        for process in self.processes:
+            process.send_signal(signal.SIGINT)
+            process.wait(START_TIMEOUT)
+        super().close()
 
 
 def listens(port: int) -> bool:
