@@ -222,7 +222,8 @@ fn a_page_ends_early_when_its_headers_are_large() {
         let filter = Filter { queue: Some("q".into()), states: states.clone(), ..Filter::default() };
         let (mut after, mut seen, mut pages) = (None, vec![], 0);
         loop {
-            let Answer::Page(page) = w.query(&Query::List { filter: filter.clone(), after, limit: 1000 }) else {
+            let Answer::Page(page) = w.query(&Query::List { filter: filter.clone(), after, limit: 1000 })
+            else {
                 panic!("no page");
             };
             assert!(page.jobs.len() <= 44, "{} jobs", page.jobs.len());

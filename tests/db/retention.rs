@@ -88,7 +88,8 @@ fn an_archive_must_last_longer_than_every_age() {
     };
     assert_eq!(w.refused(&configure(with(60, 10, 60))).code(), Code::Policy);
     w.ok(&configure(with(60, 10, 59)));
-    let overridden = Changes { keep_cancelled_ms: Some(Some(5)), keep_ms: Some(Some(99)), ..Changes::default() };
+    let overridden =
+        Changes { keep_cancelled_ms: Some(Some(5)), keep_ms: Some(Some(99)), ..Changes::default() };
     w.ok(&configure(overridden));
 }
 
@@ -110,7 +111,13 @@ fn fields_that_are_not_used_are_not_stored() {
     w.ok(&configure(Changes { keep: Some(5), ..Changes::default() }));
     let text = stored(&w);
     assert!(text.contains("\"keep\":5") && text.contains("\"archive\":false"), "{text}");
-    assert!(!text.contains("keep_d") && !text.contains("keep_c") && !text.contains("group_batch") && !text.contains("max_run"), "{text}");
+    assert!(
+        !text.contains("keep_d")
+            && !text.contains("keep_c")
+            && !text.contains("group_batch")
+            && !text.contains("max_run"),
+        "{text}"
+    );
     w.ok(&configure(Changes { keep_dead: Some(Some(7)), group_batch: Some(2), ..Changes::default() }));
     let text = stored(&w);
     assert!(text.contains("\"keep_dead\":7") && text.contains("\"group_batch\":2"), "{text}");

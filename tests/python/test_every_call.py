@@ -115,18 +115,11 @@ async def file_nack(w):
 
 
 async def file_release(w):
+    other = w.batch[1]
     await w.file.release(w.held, w.job.token)
-    assert await w.state(w.held) == "ready"
-
-
-async def file_reject(w):
-    await w.file.reject(w.held, w.job.token, "never")
-    assert await w.state(w.held) == "dead"
-
-
-async def file_extend(w):
-    await w.file.extend(w.held, w.job.token, 300)
-    assert await w.state(w.held) == "leased"
+    await w.file.extend(other.id, other.token, 300)
+    await w.file.reject(other.id, other.token, "never")
+    assert [await w.state(id) for id in (w.held, other.id)] == ["ready", "dead"]
 
 
 async def file_sync(w):
@@ -456,8 +449,6 @@ CALLS = {
     "QueueFile.ack": file_ack,
     "QueueFile.nack": file_nack,
     "QueueFile.release": file_release,
-    "QueueFile.reject": file_reject,
-    "QueueFile.extend": file_extend,
     "QueueFile.sync": file_sync,
     "QueueFile.snapshot": file_snapshot,
     "QueueFile.dirty": file_dirty,
@@ -521,6 +512,7 @@ CALLS = {
 }
 TOGETHER = {
     "QueueFile.ack": ("ack_late",),
+    "QueueFile.release": ("extend", "reject"),
     "Atomic.move": ("delete", "ack_late"),
     "Atomic.ack": ("nack", "enqueue", "cancel", "requeue", "pause", "resume", "results"),
     "Atomic.release": ("reject", "purge"),

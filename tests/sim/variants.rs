@@ -102,7 +102,8 @@ fn jobs_that_leave_as_soon_as_they_can_are_in_the_archive_once() {
 
 #[test]
 fn a_steady_clock_that_stops_while_its_machine_sleeps_makes_two_holders() {
-    assert!(Variant::SteadyClockStops.caught_as("G4", 1, SEEDS).is_some());
+    // A machine has to sleep while it holds a lease that another process then gets: one plan in twenty has that.
+    assert!(Variant::SteadyClockStops.caught_as("G4", 1, 4 * SEEDS).is_some());
 }
 
 #[test]

@@ -14,7 +14,7 @@ TASKS = {kind: app.task(getattr(done, kind), name=kind) for kind in ("nothing", 
 
 @cache
 def opened() -> App:
-    # Of the caller alone: a worker opens the app by itself.
+    # Only the caller uses it: a worker opens the app by itself.
     return app.open()
 
 

@@ -258,7 +258,9 @@ fn finish(id: JobId, fate: &Fate<'_>, job: &Job) -> Vec<String> {
     let mut bad = Vec::new();
     let by = |state| fate.finished.iter().any(|(s, _)| *s == state);
     match job.state {
-        State::Done if !by(State::Done) && !fate.completed => bad.push(format!("G5: {id} is done and nobody acked it")),
+        State::Done if !by(State::Done) && !fate.completed => {
+            bad.push(format!("G5: {id} is done and nobody acked it"))
+        }
         State::Dead if has_expired(job) => {
             let age_ms = job.finished_ms.unwrap_or(0) - job.enqueued_ms;
             if job.attempt > 0 || age_ms < SOONEST_EXPIRY_MS {

@@ -69,7 +69,7 @@ class Declared:
 
 
 class Link:
-    """What a connection needs in one process."""
+    """The things that a connection needs in one process."""
 
     def __init__(self, url: str | None, options: Options) -> None:
         self.options = options

@@ -32,7 +32,7 @@ ROUTES = 1.0
 
 
 class Routing(virtual.Channel):
-    """What ``Channel`` declares and publishes."""
+    """The queues and messages that ``Channel`` declares and publishes."""
 
     supports_fanout = True
 

@@ -2,9 +2,9 @@
 //!
 //! A process may be stopped between its comparison and its rename, and continue a day later. Its lock cannot simply be
 //! taken over. But a rename fails once its source is gone: deleting the temporary file of another writer cancels its
-//! replacement, for ever. So a writer that passes first makes itself visible, in a directory beside the object, then
-//! cancels every other writer, and only then compares and renames. Each writer that has the lock cancels those that
-//! pass, before it compares. Of two writers at least one sees the other, and one that was cancelled changes nothing.
+//! replacement. So a writer that passes first makes itself visible, in a directory beside the object, then cancels
+//! every other writer, and only then compares and renames. Each writer that has the lock cancels those that pass,
+//! before it compares. At least one of two writers sees the other, and one that was cancelled changes nothing.
 //!
 //! Called by `replace_lock`. Does not decide when to pass.
 
@@ -61,7 +61,6 @@ impl Replacement<'_> {
             }
         }
     }
-
 }
 
 /// Cancels the writers that pass this object now. The caller has its lock.
@@ -115,8 +114,8 @@ fn remove(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    //! Every order in which the steps of some writers can happen, on a file system reduced to what they use. (What real
-    //! file systems do is shown by tests/contract/passing.rs and tests/python/test_turns.py.)
+    //! Every order in which the steps of three writers can happen, in a model of a file system. Real ones are in
+    //! tests/contract/file.rs and tests/python/test_turns.py.
 
     use std::collections::BTreeSet;
 
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-    struct Writer {
+    struct Contender {
         step: Step,
         body: Body,
         passes: bool,
@@ -164,7 +163,7 @@ mod tests {
     /// The object is the original one until a writer has replaced it; `overwritten` when a second one has.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     struct World {
-        writers: [Writer; 3],
+        writers: [Contender; 3],
         locked_by: Option<usize>,
         is_original: bool,
         overwritten: bool,
@@ -198,7 +197,9 @@ mod tests {
                     self.go(who, me.body, Step::Compare)
                 }
                 Step::Enter => match me.body {
-                    Body::Temporary if omitted == Omitted::Enter => self.go(who, Body::Temporary, Step::CancelTemporary),
+                    Body::Temporary if omitted == Omitted::Enter => {
+                        self.go(who, Body::Temporary, Step::CancelTemporary)
+                    }
                     Body::Temporary => self.go(who, Body::Passing, Step::CancelOthersThatPass),
                     _ => self.go(who, me.body, Step::End),
                 },
@@ -252,7 +253,7 @@ mod tests {
 
     /// Returns the number of states that can be reached, and whether one writer can overwrite another.
     fn reach(omitted: Omitted) -> (usize, bool) {
-        let new = Writer { step: Step::Write, body: Body::Nowhere, passes: false, replaced: false };
+        let new = Contender { step: Step::Write, body: Body::Nowhere, passes: false, replaced: false };
         let first = World { writers: [new; 3], locked_by: None, is_original: true, overwritten: false };
         let (mut seen, mut open) = (BTreeSet::from([first]), vec![first]);
         while let Some(world) = open.pop() {
@@ -272,7 +273,8 @@ mod tests {
 
     #[test]
     fn without_any_one_of_the_steps_a_replacement_is_lost() {
-        let needed = [Omitted::CancelPassing, Omitted::CancelOthersThatPass, Omitted::CancelTemporary, Omitted::Enter];
+        let needed =
+            [Omitted::CancelPassing, Omitted::CancelOthersThatPass, Omitted::CancelTemporary, Omitted::Enter];
         for omitted in needed {
             assert!(reach(omitted).1, "{omitted:?}");
         }

@@ -108,8 +108,7 @@ impl Tx<'_> {
         let state = if run_at_ms > self.now_ms { State::Scheduled } else { State::Ready };
         let blocked = self.is_blocked(line, job.group.as_deref())?;
         let turn = if blocked { FIRST_TURN } else { self.next_turn(line, job.group.as_deref()) };
-        let backoff =
-            self.intern_terms(job.backoff.as_ref().unwrap_or(&policy.backoff), job.max_run_ms)?;
+        let backoff = self.intern_terms(job.backoff.as_ref().unwrap_or(&policy.backoff), job.max_run_ms)?;
         let content_type = self.intern(&job.payload.content_type)?;
         let headers = if job.headers.is_empty() { None } else { serde_json::to_string(&job.headers).ok() };
         let bytes = &job.payload.bytes[..];

@@ -85,7 +85,9 @@ impl Tx<'_> {
         }
         let delay_ms = match delay_ms {
             Some(ms) => ms,
-            None => self.terms(job_row.backoff)?.backoff.delay_ms(attempt, draw(&held.id, job_row.run, attempt)),
+            None => {
+                self.terms(job_row.backoff)?.backoff.delay_ms(attempt, draw(&held.id, job_row.run, attempt))
+            }
         };
         let run_at_ms = self.now_ms.saturating_add(delay_ms);
         let state = self.put_back(&job_row, job_row.tries, run_at_ms)?;

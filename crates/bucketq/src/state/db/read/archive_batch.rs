@@ -113,8 +113,7 @@ impl Tx<'_> {
         }
         lines.sort_by_key(|(most, _)| -most);
         for (_, line) in lines {
-            let mut leaving =
-                ArchiveBatch { queue: self.line(line).id, lives: vec![], parts: vec![] };
+            let mut leaving = ArchiveBatch { queue: self.line(line).id, lives: vec![], parts: vec![] };
             let mut room = bytes;
             for end in End::ALL {
                 let gone = gone.of(leaving.queue, end.kind());

@@ -161,8 +161,7 @@ impl Tx<'_> {
         for line in lines {
             for state in states {
                 if self.line(*line).marks.count(*state) > 0 {
-                    let which =
-                        format!(" AND queue = {} AND state = {}", self.line(*line).id, *state as i64);
+                    let which = format!(" AND queue = {} AND state = {}", self.line(*line).id, *state as i64);
                     let (mut some, cut) = self.select(&which, filter, after, limit + 1)?;
                     if let Some(last) = some.last().filter(|_| cut) {
                         known_until = known_until.min(last.seq);
@@ -178,13 +177,7 @@ impl Tx<'_> {
 
     /// Returns the first jobs after the cursor that match the conditions and the rest of the filter. Stops before the
     /// limit, and returns true, when their headers take too many bytes.
-    fn select(
-        &mut self,
-        conditions: &str,
-        filter: &Filter,
-        after: i64,
-        limit: u32,
-    ) -> Try<(Vec<Job>, bool)> {
+    fn select(&mut self, conditions: &str, filter: &Filter, after: i64, limit: u32) -> Try<(Vec<Job>, bool)> {
         let mut params = vec![Value::from(after), Value::from(limit)];
         let mut more = Vec::new();
         let mut also = |condition: &str, value: Value| {
