@@ -166,10 +166,8 @@ struct Fate<'a> {
     perhaps_added: bool,
     not_added: bool,
     finished: Vec<(State, &'a Call)>,
-    /// It may have been ended as done by a late ack.
-    completed: bool,
-    /// It has been.
-    surely_completed: bool,
+    /// A late ack may have ended it; true if one surely did.
+    late_ack: Option<bool>,
     requeued: bool,
     cancelled: Vec<(&'a Call, Option<&'a Outcome>)>,
 }
@@ -234,9 +232,8 @@ fn gather<'a>(call: &'a Call, fates: &mut BTreeMap<JobId, Fate<'a>>) {
                     fates.entry(id).or_default().requeued = true;
                 }
                 Effect::Completes(id) => {
-                    let fate = fates.entry(id).or_default();
-                    fate.completed = true;
-                    fate.surely_completed |= told.is_some();
+                    let late_ack = &mut fates.entry(id).or_default().late_ack;
+                    *late_ack = Some(*late_ack == Some(true) || told.is_some());
                 }
                 Effect::Cancels(id, _) => fates.entry(id).or_default().cancelled.push((call, told)),
                 _ => {}
@@ -258,8 +255,8 @@ fn finish(id: JobId, fate: &Fate<'_>, job: &Job) -> Vec<String> {
     let mut bad = Vec::new();
     let by = |state| fate.finished.iter().any(|(s, _)| *s == state);
     match job.state {
-        State::Done if !by(State::Done) && !fate.completed => {
-            bad.push(format!("G5: {id} is done and nobody acked it"))
+        State::Done if !by(State::Done) && fate.late_ack.is_none() => {
+            bad.push(format!("G5: {id} is done and nobody acked it"));
         }
         State::Dead if has_expired(job) => {
             let age_ms = job.finished_ms.unwrap_or(0) - job.enqueued_ms;
@@ -280,7 +277,7 @@ fn finish(id: JobId, fate: &Fate<'_>, job: &Job) -> Vec<String> {
     if fate.requeued || job.queue == LETTERS {
         return bad;
     }
-    if fate.surely_completed && job.state != State::Done {
+    if fate.late_ack == Some(true) && job.state != State::Done {
         bad.push(format!("G1: {id} was acked late and is {}", job.state.as_str()));
     }
     for (state, call) in &fate.finished {

@@ -115,7 +115,7 @@ fn remove(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     //! Every order in which the steps of three writers can happen, in a model of a file system. Real ones are in
-    //! tests/contract/file.rs and tests/python/test_turns.py.
+    //! `tests/contract/file.rs` and `tests/python/test_turns.py`.
 
     use std::collections::BTreeSet;
 
