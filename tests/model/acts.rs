@@ -391,7 +391,10 @@ impl Model {
             _ if job.run != run => return Err(Code::State),
             State::Done => return Ok(Outcome::Acked),
             State::Dead | State::Cancelled => return Err(Code::State),
-            _ => job.result = result.cloned(),
+            _ => {
+                job.result = result.cloned();
+                job.token = None;
+            }
         }
         self.finish(seq, State::Done, act);
         Ok(Outcome::Acked)

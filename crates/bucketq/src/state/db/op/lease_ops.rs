@@ -16,7 +16,7 @@ use crate::noun::lease::FOREVER_MS;
 use crate::noun::op::{Held, Outcome};
 use crate::state::db::Tx;
 use crate::state::db::fault::{Fault, Try};
-use crate::state::db::job_row::{JobRow, attempt};
+use crate::state::db::job_row::{JobRow, NO_TOKEN, attempt};
 
 impl Tx<'_> {
     pub fn ack(&mut self, held: &Held, result: Option<&Payload>) -> Try<Outcome> {
@@ -47,7 +47,16 @@ impl Tx<'_> {
                 "is {}: only a job that is not finished can be acked; requeue() makes it ready again",
                 job_row.state.as_str()
             )),
-            State::Scheduled | State::Ready | State::Leased => self.complete(&job_row, result),
+            State::Scheduled | State::Ready | State::Leased => {
+                if job_row.token != NO_TOKEN {
+                    // Or an ack of its holder would be taken for a repeat, and its result would be lost.
+                    let void = job_row.token.map(|byte| !byte);
+                    self.conn
+                        .prepare_cached("UPDATE jobs SET token = ?2 WHERE seq = ?1")?
+                        .execute(params![job_row.seq, void])?;
+                }
+                self.complete(&job_row, result)
+            }
         }
     }
 
