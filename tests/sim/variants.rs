@@ -96,6 +96,11 @@ fn writers_that_get_in_each_others_way_all_get_their_turn() {
 }
 
 #[test]
+fn jobs_that_expire_late_acks_and_batches_of_a_group_keep_every_promise() {
+    holds(Variant::Expires, &[]);
+}
+
+#[test]
 fn jobs_that_leave_as_soon_as_they_can_are_in_the_archive_once() {
     holds(Variant::Archives, &[]);
 }

@@ -247,7 +247,7 @@ fn gather<'a>(call: &'a Call, fates: &mut BTreeMap<JobId, Fate<'a>>) {
 fn has_expired(job: &Job) -> bool {
     let text = job.last_error.as_deref().unwrap_or_default();
     job.died.as_ref().map_or(job.attempt == 0 && text.starts_with("expired: "), |died| {
-        died.reason == Reason::Expired && Some(died.at_ms) == job.finished_ms
+        died.reason == Reason::Expired && died.queue == job.queue && Some(died.at_ms) == job.finished_ms
     })
 }
 

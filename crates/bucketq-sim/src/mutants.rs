@@ -35,7 +35,7 @@ fn engine(broken: Broken, plan: &mut Plan) {
     match broken {
         Broken::RollbackBySeqOnly => plan.operator = Some(Operator::Restores),
         Broken::DateTrusted => first_date(plan),
-        Broken::BatchNotAwaited => plan.catch_up = true,
+        Broken::BatchNotAwaited | Broken::ExpiresWhenClaimed => plan.expires = true,
         Broken::LocalTimePublished | Broken::LocalTimesKept => plan.stay_local(),
         Broken::LeaseFromAnswer => slow_answers(plan),
         Broken::NoSkewMargin => far_clocks(plan),

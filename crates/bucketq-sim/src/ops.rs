@@ -37,7 +37,7 @@ pub enum Effect<'a> {
 }
 
 /// The ops that no client of the simulation sends by itself, and the tests that they have instead.
-pub const NOT_SENT: [(&str, &str); 8] = [
+pub const NOT_SENT: [(&str, &str); 9] = [
     ("requeue_many", "tests/db/lives.rs"),
     ("drain", "tests/db/backpressure.rs"),
     ("purge_some", "tests/db/left_ids.rs"),
@@ -46,6 +46,7 @@ pub const NOT_SENT: [(&str, &str); 8] = [
     ("create_queue", "tests/db/queues.rs"),
     ("delete_queue", "tests/db/queues.rs"),
     ("strict_queues", "tests/db/queues.rs"),
+    ("ack_late", "tests/sim/variants.rs"),
 ];
 
 /// Returns the effect of a single op.

@@ -201,6 +201,8 @@ pub struct Plan {
     pub frantic: bool,
     /// The schedule catches up on times it missed.
     pub catch_up: bool,
+    /// Jobs expire, groups are claimed in batches, and callers ack late.
+    pub expires: bool,
     /// Callers request collections.
     pub asks: bool,
     /// The seed tests a process in Local mode with a clock that is set again and again.
@@ -279,6 +281,7 @@ impl Plan {
             keeper: false,
             repeats: true,
             catch_up: seed.is_multiple_of(2),
+            expires: false,
             keep: None,
             options,
         };

@@ -16,6 +16,7 @@ use crate::check::Jobs;
 use crate::clock::EPOCH_MS;
 use crate::history::{Call, History};
 use crate::ops::{Effect, effect, parts};
+use crate::plan::Plan;
 use crate::workload::QUEUES;
 
 /// The queue that a schedule feeds.
@@ -27,17 +28,17 @@ const EVERY_MS: i64 = 20_000;
 const DUE: &str = "bucketq-due-ms";
 
 /// The settings that every life applies when it begins. Applying them again changes nothing.
-pub fn settings(catch_up: bool) -> Vec<Op> {
+pub fn settings(plan: &Plan) -> Vec<Op> {
     let configure = |queue: &str, changes| Op::Configure { queue: queue.into(), changes: Box::new(changes) };
     let job = New::new(JobId::new(0, [0; 10]), Payload::bytes(TICK_PAYLOAD));
     let timing = Timing::Every { every_ms: EVERY_MS, from_ms: Some(EPOCH_MS) };
-    let missed = if catch_up { Missed::CatchUp } else { Missed::Skip };
+    let missed = if plan.catch_up { Missed::CatchUp } else { Missed::Skip };
     vec![
         configure(
             QUEUES[0],
             Changes {
                 max_pending: Some(Some(12)),
-                group_batch: Some(if catch_up { 3 } else { 1 }),
+                group_batch: plan.expires.then_some(3),
                 ..Changes::default()
             },
         ),

@@ -42,6 +42,8 @@ pub enum Variant {
     Archives,
     /// Nothing is broken; one writer never rests, one comes now and then, and one has large commits.
     Crowd,
+    /// Nothing is broken; jobs expire, groups are claimed in batches, and callers ack late.
+    Expires,
     /// Two states of HEAD share a version, as without a fresh commit id in the body (P1).
     SameVersion,
     /// Keys of segments and bases are not random (P12).
@@ -89,7 +91,7 @@ impl Variant {
     ];
 
     /// The engine is not broken: these must pass.
-    pub const CONTROLS: [Self; 15] = [
+    pub const CONTROLS: [Self; 16] = [
         Self::Harsh,
         Self::WrongClock,
         Self::ClockBehind,
@@ -105,6 +107,7 @@ impl Variant {
         Self::Frantic,
         Self::Archives,
         Self::Crowd,
+        Self::Expires,
     ];
 
     /// Every variant and every control.
@@ -186,6 +189,7 @@ impl Variant {
             Self::Turned => turn(plan),
             Self::Frantic => frantic(plan),
             Self::Crowd => plan.crowd(),
+            Self::Expires => plan.expires = true,
             Self::Archives => {
                 plan.deep = true;
                 archives(plan);

@@ -232,14 +232,14 @@ impl Client {
         if self.rng.one_in(6) {
             new.group = Some(format!("group-{}", self.rng.below(3)));
         }
-        if self.rng.one_in(15) {
+        if self.world.plan.expires && self.rng.one_in(15) {
             new.expires_ms = Some(SOONEST_EXPIRY_MS + self.rng.spread(10, 30_000).cast_signed());
         }
         new
     }
 
     async fn read(&self) -> Halted {
-        for op in policies::settings(self.world.plan.catch_up) {
+        for op in policies::settings(&self.world.plan) {
             if self.insist(op, None).await {
                 return true;
             }
@@ -292,7 +292,7 @@ impl Client {
             0..4 => Op::Cancel { id, leased: self.rng.one_in(2) },
             4 => Op::Move { id, run: Some(run), to: self.queue() },
             5 if self.rng.one_in(2) => Op::Delete { id, leased: self.rng.one_in(2) },
-            6 if self.rng.one_in(2) => Op::AckLate { id, run, result: None },
+            6 if self.world.plan.expires && self.rng.one_in(2) => Op::AckLate { id, run, result: None },
             _ => Op::Requeue { id, run: Some(run) },
         })
     }
