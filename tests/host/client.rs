@@ -6,6 +6,9 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
 
 use bucketq::internals::frame::{Arrived, FrameReader, put_beat, put_message};
 use bucketq::internals::message::{
@@ -223,6 +226,52 @@ pub fn hello(host: &Host) -> Hello {
     let role = peer.role();
     assert!(format!("{role:?}").contains("only overheard"), "{role:?}");
     Hello { session: Env::default().bytes(), ..hello }
+}
+
+/// A wire between a process and the leader of its host, which can lose the replies.
+pub struct Wire {
+    ends: [UnixStream; 2],
+    loses: Arc<AtomicBool>,
+}
+
+impl Wire {
+    /// Lets a process open the queue file. It finds the leader at the other end of the wire.
+    pub fn to(host: &Host, peer: &Peer, elsewhere: &Path) -> Self {
+        let leader = host.socket(0);
+        let socket = elsewhere.join(leader.file_name().expect("a socket has a name"));
+        let listener = UnixListener::bind(&socket).expect("the directory is ours");
+        let opened = peer.opens_at(host, elsewhere, &[]);
+        let (near, _) = listener.accept().expect("the process connects");
+        fs::remove_file(socket).expect("it is ours");
+        let far = UnixStream::connect(leader).expect("a process leads");
+        let loses = Arc::new(AtomicBool::new(false));
+        let copy = |from: &UnixStream, to: &UnixStream, loses: Option<Arc<AtomicBool>>| {
+            let [mut from, mut to] = [from, to].map(|stream| stream.try_clone().expect("it is open"));
+            thread::spawn(move || {
+                let mut chunk = vec![0; 64 * 1024];
+                while let Ok(count @ 1..) = from.read(&mut chunk) {
+                    let lost = loses.as_ref().is_some_and(|loses| loses.load(SeqCst));
+                    if !lost && to.write_all(&chunk[..count]).is_err() {
+                        return;
+                    }
+                }
+            });
+        };
+        copy(&near, &far, None);
+        copy(&far, &near, Some(Arc::clone(&loses)));
+        opened.done();
+        Self { ends: [near, far], loses }
+    }
+
+    pub fn loses_replies(&self) {
+        self.loses.store(true, SeqCst);
+    }
+
+    pub fn cut(self) {
+        for end in self.ends {
+            end.shutdown(Shutdown::Both).expect("it is connected");
+        }
+    }
 }
 
 /// Holds the lock that a commit needs, so that its body is made and does not land.

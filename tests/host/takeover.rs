@@ -7,7 +7,8 @@ use bucketq::internals::message::WireWait;
 use bucketq::{Held, Op};
 use bucketq_tests::peer::{Got, Order};
 
-use crate::client::{Client, HeldStore, claim, claimed, hello};
+use crate::client::{Client, HeldStore, Wire, claim, claimed, hello};
+use crate::kit::temporary;
 use crate::peers::{Host, Peer, assert_jobs, until};
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -182,6 +183,34 @@ fn jobs_of_a_lost_connection_stay_with_their_holder() {
     holder.begins(Order::Extend { held: got.held, lease_ms: 1_200_000 }).done();
     holder.acks(got.held);
     assert_eq!(other.gets(got.held.id).expect("it is there").state, "done");
+}
+
+/// The leader has claimed a job for a process and is killed before it replies. While that process opens a writer of its
+/// own, the caller of the claim leaves: no lease keeps the job.
+#[test]
+fn a_job_claimed_by_a_killed_leader_is_handed_back_when_its_caller_has_left() {
+    let host = Host::new();
+    let (mut leader, peer, elsewhere) = (host.peer(), Peer::start(), temporary());
+    let wire = Wire::to(&host, &peer, elsewhere.path());
+    assert!(peer.is_joined_to(&leader));
+    let id = leader.enqueues("a job");
+    wire.loses_replies();
+    peer.begins_claim(1, HOUR);
+    until("the claim", || leader.gets(id).expect("it is there").state == "leased");
+    leader.dies();
+
+    // It finds no queue file that it can read until the caller has left.
+    let (head, away) = (host.head(), host.store.path().join("away"));
+    fs::rename(&head, &away).expect("it is there");
+    fs::create_dir(&head).expect("its name is free");
+    wire.cut();
+    until("the loss", || !peer.is_joined_to(&leader));
+    peer.begins(Order::LeaveClaims).done();
+    fs::remove_dir(&head).expect("it is empty");
+    fs::rename(&away, &head).expect("its name is free");
+
+    until("the end of the lease", || peer.gets(id).expect("it is there").state == "ready");
+    assert_eq!(peer.claims(1).len(), 1);
 }
 
 /// The tests above notice the broken rules.

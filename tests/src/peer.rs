@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::task::LocalSet;
+use tokio::task::{AbortHandle, LocalSet};
 
 use crate::clock;
 use bucketq::settings::Setting;
@@ -49,6 +49,8 @@ pub enum Order {
         /// How long the claim waits.
         wait_ms: u64,
     },
+    /// The callers of all claims that have not returned leave. Replies with nothing.
+    LeaveClaims,
     /// Acknowledge a job. Replies with nothing.
     Ack {
         /// The job.
@@ -123,6 +125,7 @@ pub struct Line {
 struct Peer {
     file: RefCell<Option<QueueFile>>,
     events: RefCell<Option<Events>>,
+    claims: RefCell<Vec<AbortHandle>>,
 }
 
 /// Carries out the orders on the standard input, until its end.
@@ -141,9 +144,9 @@ pub fn play() {
     let peer = Rc::new(Peer::default());
     LocalSet::new().block_on(&runtime, async move {
         while let Some(Line { id, order }) = orders.recv().await {
-            let peer = Rc::clone(&peer);
-            tokio::task::spawn_local(async move {
-                let reply = match peer.obey(order).await {
+            let (player, is_claim) = (Rc::clone(&peer), matches!(order, Order::Claim { .. }));
+            let task = tokio::task::spawn_local(async move {
+                let reply = match player.obey(order).await {
                     Ok(value) => json!({ "id": id, "ok": value }),
                     Err(error) => json!({
                         "id": id, "error": { "code": error.code().as_str(), "message": error.message() },
@@ -152,6 +155,9 @@ pub fn play() {
                 // A test that has failed no longer reads.
                 let _ = writeln!(std::io::stdout(), "{reply}");
             });
+            if is_claim {
+                peer.claims.borrow_mut().push(task.abort_handle());
+            }
         }
     });
 }
@@ -224,6 +230,10 @@ impl Peer {
                     left_ms: job.deadline.saturating_duration_since(now).as_millis() as u64,
                 });
                 json!(got.collect::<Vec<_>>())
+            }
+            Order::LeaveClaims => {
+                self.claims.borrow_mut().drain(..).for_each(|claim| claim.abort());
+                Value::Null
             }
             Order::Ack { held } => json!(file.ack(held).await?),
             Order::Extend { held, lease_ms } => {

@@ -27,6 +27,11 @@ impl Load {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Returns a load of its own with this work: it stays when the caller leaves.
+    pub fn kept(&self) -> Option<Self> {
+        self.get().map(|loaded| Self(Arc::new(Mutex::new(Some(loaded)))))
+    }
+
     /// Drops the work: the caller leaves.
     pub fn clear(&self) {
         let left = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -200,7 +200,10 @@ impl Inbox {
     /// Drops ops whose callers have left.
     pub fn drop_gone(&mut self) {
         self.mail.extend(std::iter::from_fn(|| self.rx.try_recv().ok()));
-        self.mail.retain(|mail| !matches!(mail, Mail::Op(slot) if slot.is_gone()));
+        self.mail.retain_mut(|mail| match mail {
+            Mail::Op(slot) => !slot.is_to_drop(),
+            _ => true,
+        });
     }
 }
 

@@ -128,6 +128,25 @@ impl Slot {
         self.stage.is_gone() || self.reply.is_closed()
     }
 
+    /// Returns whether this op of this process was sent to the writer of another one before, which may have executed it.
+    pub fn was_elsewhere(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| !session.is_of_another_process())
+    }
+
+    /// Returns whether to drop the op, because its caller has left. An op that was elsewhere stays, as one that is given
+    /// up: if it was executed there, the jobs that it claimed are handed back (P39).
+    pub fn is_to_drop(&mut self) -> bool {
+        if !self.is_gone() {
+            return false;
+        }
+        let stays = self.was_elsewhere();
+        if stays && let Some(session) = &mut self.session {
+            session.delivery.cancel = true;
+            (self.reply, self.stage, self.wait) = (ReplyTo::Nobody, Arc::default(), Wait::No);
+        }
+        !stays
+    }
+
     /// Returns a slot for an empty commit.
     pub fn fence(now: Instant, stage: Arc<Stage>, reply: ReplyTo) -> Self {
         Self { load: Load::new(Work::Fence, None), wait: Wait::No, arrived: now, stage, session: None, reply }

@@ -363,14 +363,12 @@ impl Forwarder {
             let (Some(slot), Some(delivery)) = (self.ops.remove(&n), self.session.taken_over(n)) else {
                 continue;
             };
-            let load = match (&slot.reply, slot.work()) {
-                // Its caller has left: the op is carried out, or given up, all the same.
-                (ReplyTo::Nobody, _) | (_, None) => {
-                    self.session.call(n).and_then(|call| decode(&call.op).ok())
-                }
-                _ => None,
-            };
-            let load = load.map_or_else(|| slot.load.clone(), |op| Load::new(Work::Op(op), None));
+            // When its caller leaves, or has left, the op is given up, which needs its work all the same.
+            let load = slot.load.kept().or_else(|| {
+                let op = self.session.call(n).and_then(|call| decode(&call.op).ok())?;
+                Some(Load::new(Work::Op(op), None))
+            });
+            let Some(load) = load else { continue };
             let session = SessionOp::new(delivery, SessionClock::Own(self.epoch), false);
             mail.push_back(Mail::Op(Slot { load, session: Some(Box::new(session)), ..slot }));
         }

@@ -13,7 +13,7 @@ impl Actor<Durable> {
     pub(super) async fn commit(&mut self, mut batch: Vec<Slot>) {
         let mut losses = 0;
         loop {
-            batch.retain(|slot| !slot.is_gone());
+            batch.retain_mut(|slot| !slot.is_to_drop());
             if batch.is_empty() {
                 return;
             }

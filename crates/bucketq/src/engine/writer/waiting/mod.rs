@@ -18,8 +18,7 @@ pub(super) use reply::{BatchEnd, fail, respond};
 use super::chain::Chain;
 use crate::bytes::metrics::Counters;
 use crate::door::{
-    self, ArchiveStep, Collection, Export, Inbox, Mail, Question, QueuedTask, ReplyTo, SessionClock,
-    SessionOp, Shared, Slot, Wait,
+    self, ArchiveStep, Collection, Export, Inbox, Mail, Question, QueuedTask, ReplyTo, Shared, Slot, Wait,
 };
 use crate::engine::time::Timekeeper;
 use crate::noun::config::Options;
@@ -230,14 +229,14 @@ impl WaitingRoom {
     /// Drops ops that wait for a job, for room or for the next batch, and whose callers have left.
     pub fn drop_gone(&mut self) {
         self.drop_gone_parked();
-        self.carry.retain(|slot| !slot.is_gone());
+        self.carry.retain_mut(|slot| !slot.is_to_drop());
     }
 
     /// Drops mail whose callers have left, during an outage: it would otherwise wait until the store is back.
     pub fn drop_gone_mail(&mut self) {
         self.mail.extend(std::iter::from_fn(|| self.rx.try_recv().ok()));
-        self.mail.retain(|mail| match mail {
-            Mail::Op(slot) => !slot.is_gone(),
+        self.mail.retain_mut(|mail| match mail {
+            Mail::Op(slot) => !slot.is_to_drop(),
             Mail::Ask(question) => !question.reply.is_closed(),
             _ => true,
         });
@@ -279,7 +278,14 @@ impl WaitingRoom {
 
     /// Drops ops that wait for a job or for room, and whose callers have left.
     pub fn drop_gone_parked(&mut self) {
-        self.parked.retain(|slot| !slot.is_gone());
+        let is_gone = |slot: &Slot| slot.is_gone();
+        if !self.parked.iter().any(is_gone) {
+            return;
+        }
+        let (gone, wait): (VecDeque<Slot>, VecDeque<Slot>) = self.parked.drain(..).partition(is_gone);
+        self.parked = wait;
+        let given_up = gone.into_iter().filter_map(|mut slot| (!slot.is_to_drop()).then_some(slot));
+        self.mail.extend(given_up.map(Mail::Op));
     }
 
     /// Returns when the known state has a job for a waiting claim, if it ever does.
@@ -344,9 +350,9 @@ impl WaitingRoom {
 
     /// Returns whether another process is to write for this one. An op that was sent elsewhere before ends here first.
     pub fn resigns(&mut self) -> bool {
-        let is_own = |session: &SessionOp| matches!(session.clock, SessionClock::Own(_));
-        let elsewhere = |slot: &Slot| slot.session.as_deref().is_some_and(is_own);
-        self.resigns && !self.parked.iter().chain(&self.carry).any(elsewhere)
+        let mail =
+            self.mail.iter().filter_map(|mail| if let Mail::Op(slot) = mail { Some(slot) } else { None });
+        self.resigns && !self.parked.iter().chain(&self.carry).chain(mail).any(Slot::was_elsewhere)
     }
 
     /// Returns the mailbox with everything that waits, for the process that writes from now on. Ops of other processes
