@@ -8,6 +8,7 @@ use bucketq::internals::commit::{self, Care, CommitAttempt, Fresh, base_fits, ne
 use bucketq::internals::head::{BaseRef, Head, MAX_WRITERS, SegmentRef};
 use bucketq::internals::record::Record;
 use bucketq::internals::settle::{Settlement, Shown, UnsettledBody, continues, judge};
+use bucketq_tests::clock::now;
 
 const ME: [u8; 8] = [1; 8];
 const OTHER: [u8; 8] = [2; 8];
@@ -105,7 +106,24 @@ fn a_head_that_does_not_continue_the_known_one_is_refused() {
     let elsewhere = head(&[OTHER, OTHER]);
     assert_eq!(code(&elsewhere, None), Code::RolledBack, "another commit has its number");
     assert_eq!(code(&elsewhere, mine), Code::StoreBroken, "the store acknowledged that one");
-    assert!(Shown::by(&known).comes_before(&head(&[OTHER])).is_err(), "an old HEAD was put back");
+    assert!(Shown::by(&known, now()).comes_before(&head(&[OTHER])).is_err(), "an old HEAD was put back");
+}
+
+/// Several reads are under way at once: one that was sent before another one's reply may show an older HEAD.
+#[test]
+fn an_older_head_was_put_back_only_if_it_was_requested_after_the_newer_one_was_read() {
+    let [begin, read, later, end] = [0, 1, 2, 3].map(|s| now() + Duration::from_secs(s));
+    let (older, newest) = (head(&[OTHER]), head(&[OTHER, ME]));
+    let shown = Shown::by(&newest, read);
+    let overtaken = shown.and_then(&older, begin, later).expect("its reply came late");
+    assert_eq!(overtaken.commit_seq(), newest.commit_seq, "the newer one stays known");
+    let code = |head: &Head, asked| shown.and_then(head, asked, end).expect_err("it is refused").code();
+    assert_eq!(code(&older, read), Code::RolledBack);
+    assert_eq!(code(&older, later), Code::RolledBack);
+    assert_eq!(code(&head(&[OTHER, OTHER]), begin), Code::RolledBack, "another commit has its number");
+    let continued = after(&newest, OTHER, 8, &Care::none());
+    let shown = shown.and_then(&continued, begin, end).expect("it continues");
+    assert!(shown.and_then(&newest, later, end).is_ok(), "that one was requested before");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Settling: decides whether a body is in the chain when the store's reply left it open (P1 to P6), and whether a HEAD
 //! read from the store continues the known one (P21, P22, P25). Pure; the writer acts on the decisions.
 
+use tokio::time::Instant;
+
 use crate::bucket::head::Head;
 use crate::noun::error::{Code, Error, Result};
 
@@ -60,13 +62,25 @@ pub struct Shown {
     lineage_id: [u8; 16],
     commit_seq: u64,
     commit_id: [u8; 16],
+    read: Instant,
 }
 
 impl Shown {
-    /// Remembers this HEAD.
-    pub fn by(head: &Head) -> Self {
+    /// Remembers this HEAD, whose reply was there at `read`.
+    pub fn by(head: &Head, read: Instant) -> Self {
         let Head { file_id, lineage_id, commit_seq, commit_id, .. } = *head;
-        Self { file_id, lineage_id, commit_seq, commit_id }
+        Self { file_id, lineage_id, commit_seq, commit_id, read }
+    }
+
+    /// Returns the newest HEAD after another reply, requested at `asked` and there at `read`. Refuses an older HEAD, or
+    /// another one, than a read has shown (P21); but several reads are under way at once, and their replies overtake one
+    /// another.
+    pub fn and_then(self, now: &Head, asked: Instant, read: Instant) -> Result<Self> {
+        if asked < self.read && now.commit_seq < self.commit_seq {
+            return Ok(self);
+        }
+        self.comes_before(now)?;
+        Ok(Self::by(now, read))
     }
 
     /// Returns the number of its commit.

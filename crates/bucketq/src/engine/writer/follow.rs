@@ -30,7 +30,7 @@ impl<H: Home> Actor<H> {
             let asked = self.env.monotonic();
             let get = self.remote.get_head(self.chain.version());
             let got = self.meanwhile(get).await;
-            let error = match self.remote.heard(got, asked, self.chain.head().commit_seq) {
+            let error = match self.remote.heard(got, asked, self.chain.head()) {
                 Ok(None) => {
                     self.chain.confirm(asked);
                     return Ok(None);

@@ -265,9 +265,11 @@ impl Opener {
                 (self.met, self.sent) = (true, None);
                 self.call_limit.doubt(None);
                 let head = Head::decode(&key, &bytes)?;
-                if let Some(shown) = self.shown.replace(Shown::by(&head)) {
-                    shown.comes_before(&head)?;
-                }
+                let read = self.env.monotonic();
+                self.shown = Some(match self.shown {
+                    Some(shown) => shown.and_then(&head, asked, read)?,
+                    None => Shown::by(&head, read),
+                });
                 // First the skew: with a smaller one, a correct clock would count as wrong until the next Date.
                 self.time.set_max_skew(head.max_skew_ms);
                 self.time.observe(date_ms, asked);

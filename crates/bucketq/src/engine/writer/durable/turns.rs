@@ -159,7 +159,7 @@ impl Actor<Durable> {
         let SeenHead { asked, known, got } = shown;
         let current = known == *self.chain.version();
         let heard = if current {
-            self.remote.heard(got, asked, self.chain.head().commit_seq)
+            self.remote.heard(got, asked, self.chain.head())
         } else {
             self.remote.heard_late(got, asked, self.chain.head())
         };

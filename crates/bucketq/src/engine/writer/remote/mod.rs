@@ -128,17 +128,18 @@ impl Remote {
         async move { put_within(&env, limit, store.put_if(&key, body, &expect)).await }
     }
 
-    /// Takes in the reply to a request for HEAD that was sent at `asked`; returns `None` if HEAD is unchanged. The
-    /// writer is at commit `known`.
+    /// Takes in the reply to a request for HEAD that was sent at `asked`; returns `None` if HEAD is unchanged: still
+    /// `known`.
     pub fn heard(
         &mut self,
         got: Result<Got>,
         asked: Instant,
-        known: u64,
+        known: &Head,
     ) -> Result<Option<ReadHead>, HeadTrouble> {
         match got.map_err(HeadTrouble::Failed)? {
             Got::Unchanged { date_ms } => {
                 self.time.observe(date_ms, asked);
+                self.notice_put_back(known, asked, known).map_err(HeadTrouble::Stop)?;
                 self.shared.trouble(None);
                 self.absent = None;
                 Ok(None)
@@ -152,7 +153,7 @@ impl Remote {
                 })?;
                 self.shared.trouble(None);
                 self.absent = None;
-                self.notice_put_back(&head, known).map_err(HeadTrouble::Stop)?;
+                self.notice_put_back(&head, asked, known).map_err(HeadTrouble::Stop)?;
                 Ok(Some(ReadHead { head, version, asked }))
             }
             Got::Absent { date_ms } => {
@@ -172,18 +173,20 @@ impl Remote {
     ) -> Result<Option<ReadHead>, HeadTrouble> {
         let Ok(Got::Object { bytes, .. }) = &got else { return Ok(None) };
         match Head::decode(&self.key, bytes) {
-            Ok(head) if head.commit_seq > known.commit_seq => self.heard(got, asked, known.commit_seq),
-            Ok(head) => Shown::by(&head).comes_before(known).map(|()| None).map_err(HeadTrouble::Stop),
+            Ok(head) if head.commit_seq > known.commit_seq => self.heard(got, asked, known),
+            Ok(head) => Shown::by(&head, asked).comes_before(known).map(|()| None).map_err(HeadTrouble::Stop),
             Err(_) => Ok(None),
         }
     }
 
     /// Refuses a HEAD that is older than one that was read and not followed yet (P21). Those followed are checked later.
-    fn notice_put_back(&mut self, head: &Head, known: u64) -> Result<()> {
-        if let Some(shown) = self.shown.filter(|s| s.commit_seq() > known) {
-            shown.comes_before(head)?;
-        }
-        self.shown = Some(Shown::by(head));
+    fn notice_put_back(&mut self, head: &Head, asked: Instant, known: &Head) -> Result<()> {
+        let read = self.env.monotonic();
+        let ahead = self.shown.filter(|shown| shown.commit_seq() > known.commit_seq);
+        self.shown = Some(match ahead {
+            Some(shown) => shown.and_then(head, asked, read)?,
+            None => Shown::by(head, read),
+        });
         Ok(())
     }
 
