@@ -286,7 +286,7 @@ impl FileStoreInner {
         let wrong = |e: io::Error| failed("list", &self.dir, &e);
         let oldest = self.env.wall_ms() - ABANDONED_AFTER.as_millis() as i64;
         for entry in fs::read_dir(&self.dir).map_err(wrong)?.filter_map(io::Result::ok) {
-            let unfinished = entry.file_name().to_str().is_some_and(is_temporary);
+            let unfinished = entry.file_name().to_str().is_some_and(|name| temporary_for(name).is_some());
             let changed = entry.metadata().and_then(|m| m.modified()).ok();
             let changed_ms =
                 changed.and_then(|t| t.duration_since(UNIX_EPOCH).ok()).map(|d| d.as_millis() as i64);
@@ -321,10 +321,10 @@ fn stuck(path: &Path, whose: Option<u32>) -> Error {
     )
 }
 
-/// Returns whether `write` gives its temporary files such a name.
-fn is_temporary(name: &str) -> bool {
-    let random = name.strip_prefix('.').and_then(|n| n.strip_suffix(".tmp")).and_then(|n| n.rsplit_once('.'));
-    random.is_some_and(|(_, random)| random.len() == 16 && random.bytes().all(|b| b.is_ascii_hexdigit()))
+/// Returns the key of the object that a temporary file is for; none for other files.
+fn temporary_for(name: &str) -> Option<&str> {
+    let (key, random) = name.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit_once('.')?;
+    (random.len() == 16 && random.bytes().all(|b| b.is_ascii_hexdigit())).then_some(key)
 }
 
 #[async_trait]

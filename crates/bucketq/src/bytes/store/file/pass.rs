@@ -8,11 +8,12 @@
 //!
 //! Called by `replace_lock`. Does not decide when to pass.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use crate::bytes::disk;
+use super::{replace_lock, temporary_for};
 
 /// A new body in its temporary file, and the object that it replaces.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +37,9 @@ impl Replacement<'_> {
         let Some(mine) = self.enter(&place)? else { return Ok(false) };
         let name = mine.file_name();
         cancel_all(&place, |other| Some(other) != name)?;
-        let (dir, beginning) = (self.object.with_file_name(""), format!(".{}.", key(self.object)));
-        cancel_all(&dir, |other| other.to_str().is_some_and(|other| is_of(other, &beginning)))?;
+        let key = key(self.object);
+        let is_for_it = |other: &OsStr| other.to_str().and_then(temporary_for) == Some(key);
+        cancel_all(&self.object.with_file_name(""), is_for_it)?;
         let replaced = is_still()? && rename(&mine, self.object)?;
         if !replaced {
             remove(&mine)?;
@@ -50,8 +52,9 @@ impl Replacement<'_> {
     /// Moves the written file into the directory of those that pass; none if it was cancelled before.
     fn enter(&self, place: &Path) -> io::Result<Option<PathBuf>> {
         let mine = place.join(self.written.file_name().unwrap_or_default());
+        let (dir, free) = (self.object.with_file_name(""), self.written.with_extension("passing"));
         loop {
-            disk::make_one(place)?;
+            replace_lock::make_shared(place, &dir, &free)?;
             match fs::rename(self.written, &mine) {
                 Ok(()) => return Ok(Some(mine)),
                 // Another one that has passed may have removed the directory.
@@ -77,12 +80,6 @@ fn key(object: &Path) -> &str {
     object.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
-/// Returns whether a file is a temporary one with this beginning.
-fn is_of(name: &str, beginning: &str) -> bool {
-    let random = name.strip_prefix(beginning).and_then(|rest| rest.strip_suffix(".tmp"));
-    random.is_some_and(|random| random.len() == 16 && random.bytes().all(|b| b.is_ascii_hexdigit()))
-}
-
 fn rename(from: &Path, to: &Path) -> io::Result<bool> {
     match fs::rename(from, to) {
         Ok(()) => Ok(true),
@@ -91,7 +88,7 @@ fn rename(from: &Path, to: &Path) -> io::Result<bool> {
     }
 }
 
-fn cancel_all(dir: &Path, is_other: impl Fn(&std::ffi::OsStr) -> bool) -> io::Result<()> {
+fn cancel_all(dir: &Path, is_other: impl Fn(&OsStr) -> bool) -> io::Result<()> {
     let entries = match fs::read_dir(dir) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
         entries => entries?,
@@ -156,8 +153,6 @@ mod tests {
     struct Contender {
         step: Step,
         body: Body,
-        passes: bool,
-        replaced: bool,
     }
 
     /// The object is the original one until a writer has replaced it; `overwritten` when a second one has.
@@ -185,11 +180,7 @@ mod tests {
                     vec![self]
                 }
                 // It waits, or gives up waiting.
-                Step::Lock => {
-                    self.writers[who].passes = true;
-                    self.writers[who].step = Step::Enter;
-                    vec![self]
-                }
+                Step::Lock => self.go(who, me.body, Step::Enter),
                 Step::CancelPassing => {
                     for other in others.filter(|_| omitted != Omitted::CancelPassing) {
                         self.cancel(other, Body::Passing);
@@ -226,7 +217,6 @@ mod tests {
                     if matches!(me.body, Body::Temporary | Body::Passing) {
                         self.overwritten |= !self.is_original;
                         self.is_original = false;
-                        self.writers[who].replaced = true;
                         self.writers[who].body = Body::Object;
                     }
                     self.go(who, self.writers[who].body, Step::End)
@@ -253,7 +243,7 @@ mod tests {
 
     /// Returns the number of states that can be reached, and whether one writer can overwrite another.
     fn reach(omitted: Omitted) -> (usize, bool) {
-        let new = Contender { step: Step::Write, body: Body::Nowhere, passes: false, replaced: false };
+        let new = Contender { step: Step::Write, body: Body::Nowhere };
         let first = World { writers: [new; 3], locked_by: None, is_original: true, overwritten: false };
         let (mut seen, mut open) = (BTreeSet::from([first]), vec![first]);
         while let Some(world) = open.pop() {
@@ -262,6 +252,34 @@ mod tests {
             }
         }
         (seen.len(), seen.iter().any(|world| world.overwritten))
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_group_may_use_the_directory_of_those_that_pass_if_it_may_write_to_the_store() {
+        use std::fs;
+        use std::os::unix::fs::PermissionsExt;
+
+        use super::{Replacement, passing};
+        for (mode, expected) in [(0o770, 0o770), (0o2775, 0o770), (0o700, 0o700), (0o777, 0o700)] {
+            let dir = tempfile::tempdir().expect("a directory can be made");
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).expect("it is ours");
+            let (object, written) =
+                (dir.path().join("jobs.head"), dir.path().join(".jobs.head.0123456789abcdef.tmp"));
+            let mode_of = |path| fs::metadata(path).map(|meta| meta.permissions().mode() & 0o777);
+            for _ in 0..2 {
+                fs::write(&written, "new").expect("it is ours");
+                let replacement = Replacement { written: &written, object: &object };
+                let is_still = || {
+                    assert_eq!(mode_of(passing(&object))?, expected, "in {mode:o}");
+                    Ok(true)
+                };
+                assert!(replacement.pass(is_still).expect("nothing fails"));
+            }
+            let names =
+                fs::read_dir(dir.path()).expect("it is ours").flatten().map(|entry| entry.file_name());
+            assert_eq!(names.collect::<Vec<_>>(), ["jobs.head"]);
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::pass::{self, Replacement};
+use crate::bytes::disk;
 use crate::fork;
 
 /// First and longest pause between two tries to get the lock. After LONGEST in total the holder is stopped, or its disk
@@ -191,17 +192,50 @@ fn holder(_: &File) -> Option<u32> {
 #[cfg(unix)]
 pub(super) fn permit(file: &File, before: Option<&ReadObject>, dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
-    let mode = if let Some(before) = before {
-        before.meta.permissions().mode() & 0o777
-    } else {
-        let dir = fs::metadata(dir)?.permissions().mode();
-        // A world-writable directory such as /tmp shares nothing.
-        if dir & 0o022 == 0o020 { 0o660 } else { 0o600 }
+    let mode = match before {
+        Some(before) => before.meta.permissions().mode() & 0o777,
+        None if is_shared(dir)? => 0o660,
+        None => 0o600,
     };
     if mode != 0o600 {
         file.set_permissions(fs::Permissions::from_mode(mode))?;
     }
     Ok(())
+}
+
+/// Makes a directory inside `dir`, if it is not there; where the group may write to `dir`, it may use the new one too.
+/// Needs a free name beside it.
+#[cfg(unix)]
+pub(super) fn make_shared(place: &Path, dir: &Path, free: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    if !is_shared(dir)? {
+        return disk::make_one(place).map(drop);
+    }
+    if fs::exists(place)? {
+        return Ok(());
+    }
+    // Under its name the group may use it from the beginning: this process may be stopped at any step.
+    disk::make_one(free)?;
+    fs::set_permissions(free, fs::Permissions::from_mode(0o770))?;
+    match fs::rename(free, place) {
+        // Another process has made it, and is in it.
+        Err(e) if matches!(e.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {
+            fs::remove_dir(free)
+        }
+        renamed => renamed,
+    }
+}
+
+/// Returns whether the group may write to a directory. A world-writable one such as /tmp shares nothing.
+#[cfg(unix)]
+fn is_shared(dir: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::PermissionsExt;
+    Ok(fs::metadata(dir)?.permissions().mode() & 0o022 == 0o020)
+}
+
+#[cfg(not(unix))]
+pub(super) fn make_shared(place: &Path, _: &Path, _: &Path) -> io::Result<()> {
+    disk::make_one(place).map(drop)
 }
 
 #[cfg(not(unix))]
