@@ -315,13 +315,37 @@ fn a_late_ack_ends_no_other_run_and_no_job_that_failed() {
     assert_eq!(w.refused(&Op::AckLate { id: id(2), run: 0, result: None }).code(), Code::NoSuchJob);
 }
 
-/// A message that was deleted and has left since is deleted again without an error.
 #[test]
-fn a_late_ack_of_a_job_that_has_left_is_a_repeat() {
-    let mut w = leased(job(1));
+fn a_late_ack_is_a_repeat_after_its_job_has_left_and_says_nothing_about_jobs_that_ended_otherwise() {
+    type End = fn(&mut World);
+    let ends: [(End, bool); 4] = [
+        (|w| drop(w.ok(&ack_late(0))), true),
+        (
+            |w| {
+                w.ok(&release(1));
+                w.ok(&ack_late(0));
+            },
+            true,
+        ),
+        (|w| drop(w.ok(&ack(1))), false),
+        (|w| drop(w.ok(&reject(1))), false),
+    ];
+    let purge = Op::Purge { queue: "q".into(), states: State::ALL.to_vec() };
+    for (end, is_repeat) in ends {
+        let mut w = leased(job(1));
+        end(&mut w);
+        w.ok(&purge);
+        if is_repeat {
+            assert_eq!(w.ok(&ack_late(0)), Outcome::Acked);
+        } else {
+            assert_eq!(w.refused(&ack_late(0)).code(), Code::NoSuchJob);
+        }
+    }
+    let mut w = World::default();
+    w.ok(&enqueue("q", [job(1)]));
     w.ok(&ack_late(0));
-    w.ok(&Op::Purge { queue: "q".into(), states: vec![State::Done] });
-    assert_eq!(w.ok(&ack_late(0)), Outcome::Acked);
+    w.ok(&purge);
+    assert_eq!(w.ok(&ack_late(0)), Outcome::Acked, "it was never claimed");
 }
 
 #[test]

@@ -382,7 +382,7 @@ impl Model {
     }
 
     fn ack_late(&mut self, id: JobId, run: u32, result: Option<&Payload>, act: Act) -> Answer {
-        if self.job(id).is_none() && self.left.contains_key(&id) {
+        if self.job(id).is_none() && self.left.get(&id) == Some(&(None, State::Done)) {
             return Ok(Outcome::Acked);
         }
         let seq = self.seq_of(id)?;

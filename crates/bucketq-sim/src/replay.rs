@@ -227,6 +227,15 @@ fn removes(op: &Op, id: JobId) -> bool {
     effects(op).iter().any(|effect| matches!(effect, Effect::Removes(about) if *about == id))
 }
 
+/// Whether somebody enqueued this job with a time at which it expires.
+fn expires(history: &History, id: JobId) -> bool {
+    let has_time = |effect: &Effect<'_>| match effect {
+        Effect::Enqueues(_, jobs) => jobs.iter().any(|job| job.id == id && job.expires_ms.is_some()),
+        _ => false,
+    };
+    history.calls.iter().any(|call| effects(&call.op).iter().any(has_time))
+}
+
 /// A job that disappears was purged, and the purge reports the right number of jobs.
 fn gone(history: &History, seq: u64, before: &Jobs, after: &Jobs, bad: &mut Vec<String>) {
     let missing: Vec<&Job> = before.values().filter(|job| !after.contains_key(&job.id)).collect();
@@ -238,7 +247,10 @@ fn gone(history: &History, seq: u64, before: &Jobs, after: &Jobs, bad: &mut Vec<
         let handed_back = job.state == State::Leased
             && history.claims.iter().any(|c| c.dropped || claim_open(c.reply.as_ref()));
         let removed = somebody(history, seq, |c| removes(&c.op, job.id));
-        let explained = removed || purged(Some(job.state)) || ((touched || handed_back) && purged(None));
+        // It may have expired in this commit, before a purge of dead jobs.
+        let expired = job.claimed_ms.is_none() && expires(history, job.id) && purged(Some(State::Dead));
+        let explained =
+            removed || expired || purged(Some(job.state)) || ((touched || handed_back) && purged(None));
         if !explained {
             bad.push(format!("G1: {} disappears in commit {seq}", job.id));
         }

@@ -272,8 +272,8 @@ pub enum Op {
         /// It does.
         strict: bool,
     },
-    /// The job is done, also one that another worker holds: an ack by a worker that has lost its lease, or by an earlier claim. A worker
-    /// that holds the job by now loses it.
+    /// The job is done, also one that another worker holds: an ack by a worker that has lost its lease, or by an
+    /// earlier claim. A worker that holds the job by now loses it.
     AckLate {
         /// The job.
         id: JobId,

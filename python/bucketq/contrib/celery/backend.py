@@ -23,8 +23,8 @@ from celery import states
 from celery.backends.base import KeyValueStoreBackend
 from celery.exceptions import TimeoutError as TimedOut
 
+from bucketq._working import PASSING
 from bucketq.contrib.celery.place import opened, shown
-from bucketq.contrib.celery.pump import PASSING
 from bucketq.contrib.celery.table import NEVER
 from bucketq.errors import Invalid, NotFound, OutcomeUnknown
 from bucketq.types import Extras, JobDetail

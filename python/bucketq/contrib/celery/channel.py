@@ -233,6 +233,7 @@ class Channel(Routing):
     def basic_recover(self, requeue: bool = False) -> None:
         """Give back the messages that are not ended."""
         if not requeue:
+            # As in Kombu's other transports: nothing could deliver the messages to this consumer again.
             raise NotImplementedError("recover without requeue is not supported")
         self._give_back(list(self.held.values()))
 

@@ -15,15 +15,8 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from bucketq._other_api import awaitable
-from bucketq.errors import (
-    Contended,
-    Error,
-    LeaseLost,
-    NotFound,
-    OutcomeUnknown,
-    QueueFull,
-    Unavailable,
-)
+from bucketq._working import EMPTY, PASSING
+from bucketq.errors import Error, LeaseLost, NotFound
 
 if TYPE_CHECKING:
     from bucketq import QueueFile, aio
@@ -31,12 +24,8 @@ if TYPE_CHECKING:
 
 log = getLogger("bucketq.celery")
 
-PASSING = (Unavailable, Contended, OutcomeUnknown, QueueFull)
-"""Errors after which a claim or the end of a message is repeated. A repeated end changes nothing more."""
 PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Seconds before each repeat; then always the last."""
-EMPTY = 1.0
-"""Seconds until the next claim when all queues are drained."""
 End = Literal["ack", "reject", "release"]
 T = TypeVar("T")
 

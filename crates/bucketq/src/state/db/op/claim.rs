@@ -81,7 +81,9 @@ impl Tx<'_> {
                 at += 1;
             }
         }
-        self.lease_followers(&mut taken, claim)?;
+        if lines.iter().any(|line| self.line(*line).policy.group_batch > 1) {
+            self.lease_followers(&mut taken, claim)?;
+        }
         Ok(taken)
     }
 

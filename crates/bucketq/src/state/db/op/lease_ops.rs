@@ -12,11 +12,14 @@ use super::claim::end;
 use crate::noun::error::{Code, Error};
 use crate::noun::event::{Happened, Loss};
 use crate::noun::job::{Ended, JobId, Payload, State};
-use crate::noun::lease::FOREVER_MS;
+use crate::noun::lease::{FOREVER_MS, Token};
 use crate::noun::op::{Held, Outcome};
 use crate::state::db::Tx;
 use crate::state::db::fault::{Fault, Try};
 use crate::state::db::job_row::{JobRow, NO_TOKEN, attempt};
+
+/// The token of a job that was claimed and then ended by a late ack.
+const LATE: Token = Token([0xff; 16]);
 
 impl Tx<'_> {
     pub fn ack(&mut self, held: &Held, result: Option<&Payload>) -> Try<Outcome> {
@@ -31,7 +34,7 @@ impl Tx<'_> {
     /// Acks a job of this run that is not finished, leased or not.
     pub fn ack_late(&mut self, id: &JobId, run: u32, result: Option<&Payload>) -> Try<Outcome> {
         let job_row = match self.job_row(id) {
-            Err(Fault::Refused(e)) if e.code() == Code::NoSuchJob && self.has_left(id)? => {
+            Err(Fault::Refused(e)) if e.code() == Code::NoSuchJob && self.left_late(id)? => {
                 return Ok(Outcome::Acked);
             }
             job_row => job_row?,
@@ -50,14 +53,18 @@ impl Tx<'_> {
             State::Scheduled | State::Ready | State::Leased => {
                 if job_row.token != NO_TOKEN {
                     // Or an ack of its holder would be taken for a repeat, and its result would be lost.
-                    let void = job_row.token.map(|byte| !byte);
                     self.conn
                         .prepare_cached("UPDATE jobs SET token = ?2 WHERE seq = ?1")?
-                        .execute(params![job_row.seq, void])?;
+                        .execute(params![job_row.seq, LATE.0])?;
                 }
                 self.complete(&job_row, result)
             }
         }
+    }
+
+    /// Returns whether the job has left after a late ack: no other op ends a job as done without a holder's token.
+    fn left_late(&mut self, id: &JobId) -> Try<bool> {
+        Ok(self.left_as(id, LATE, State::Done)? || self.left_as(id, Token(NO_TOKEN), State::Done)?)
     }
 
     fn complete(&mut self, job_row: &JobRow, result: Option<&Payload>) -> Try<Outcome> {
