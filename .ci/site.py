@@ -132,7 +132,7 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
             "tasks.current_job",
             "tasks.TaskFailed",
         ]
-        + ["Worker", "Worked", "Reject", "testing"],
+        + ["Worker", "Worked", "Reject", "TimedOut", "testing"],
     ),
     "types": (
         "Types, errors and events",

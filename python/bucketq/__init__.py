@@ -73,7 +73,7 @@ from bucketq.types import (
     Tally,
     Unsynced,
 )
-from bucketq.worker import Reject, Worked, Worker
+from bucketq.worker import Reject, TimedOut, Worked, Worker
 
 if TYPE_CHECKING:
     from bucketq import aio as aio
@@ -163,6 +163,7 @@ __all__ = [
     "Tally",
     "Task",
     "TaskFailed",
+    "TimedOut",
     "Times",
     "Unavailable",
     "Unsynced",

@@ -21,7 +21,7 @@ from bucketq._listening import Listening, Task, Thread
 from bucketq._op import claim_after
 from bucketq._other_api import blocking
 from bucketq._report import Report
-from bucketq._threads import Threads
+from bucketq._threads import TIMED_OUT, Threads
 from bucketq.errors import (
     Contended,
     Error,
@@ -44,7 +44,6 @@ log = getLogger("bucketq.worker")
 
 PASSING = (Unavailable, Contended, OutcomeUnknown, QueueFull)
 """Errors to retry. Ending a job twice changes nothing, so OutcomeUnknown is one of them."""
-TIMED_OUT = "timed out"
 LOOK_AFTER = 0.3
 """Seconds after which a worker begins to watch whether a running job is ended elsewhere."""
 EMPTY = 1.0
@@ -311,7 +310,7 @@ class Working:
 
         def end(reason: str) -> None:
             over.append(reason)
-            task.cancel()
+            task.cancel(reason)
 
         limit = self._plan.max_run.get(job.queue)
         if limit is not None:

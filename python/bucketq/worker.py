@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
 
 from bucketq import _convert as convert
 from bucketq._other_api import awaitable
+from bucketq._threads import TimedOut
 from bucketq.errors import Closed, Invalid
 from bucketq.types.policy import POLICY
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from bucketq.queue import Job
     from bucketq.types import FromPolicy, Seconds
 
-__all__ = ["Reject", "Worked", "Worker"]
+__all__ = ["Reject", "TimedOut", "Worked", "Worker"]
 
 Handler = Callable[[Any], Any]
 Outcome = bool | int | float | str | bytes | bytearray | memoryview | Mapping[Any, Any] | Sequence[Any] | None
@@ -126,7 +127,7 @@ class WorkerBase:
         A function gets a ``bucketq.Job``, a coroutine function a ``bucketq.aio.Job``, whichever worker runs it.
         Its return value is stored as the job's result. An exception nacks the job with its text; Reject rejects it.
         After ``max_run``, or that of the queue's policy if it is shorter, the attempt has failed with "timed out": a
-        coroutine is cancelled, and a function can see it in ``job.lost``.
+        coroutine is cancelled, and TimedOut is raised in a function.
         """
         limit = convert.maybe_millis(max_run, "max_run")
         if not queues or not all(isinstance(queue, str) for queue in queues):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -143,7 +143,8 @@ class App:
 
         ``name`` is stored with each job, by default module and function. ``retry_on`` names the exceptions that lead
         to another attempt: after any other exception the job is dead. After ``max_run`` an attempt has failed with
-        "timed out". The other options apply to each of its jobs too.
+        "timed out": a coroutine is cancelled, and ``bucketq.TimedOut`` is raised in a function. The other options apply
+        to each of its jobs too.
         """
         options: dict[str, Any] = {"queue": queue, "max_attempts": max_attempts, "backoff": backoff}
         options |= {"max_run": max_run, "expires": expires, "priority": priority}

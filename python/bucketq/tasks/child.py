@@ -11,15 +11,19 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bucketq._threads import TIMED_OUT, TimedOut
+
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from bucketq.tasks.execute import Outcome
 
-__all__ = ["READY", "Request", "main"]
+__all__ = ["INTERRUPT", "READY", "Request", "main"]
 
 READY = "ready"
 """Sent once a child can run tasks."""
+INTERRUPT: int | None = getattr(signal, "SIGUSR1", None)
+"""The signal that interrupts a task, where there is one."""
 ORPHANED = 1
 """The exit code of a child whose parent has ended."""
 
@@ -47,6 +51,7 @@ def main(
         setup[0](*setup[1])
     warm(modules)
     pipe.send(READY)
+    turn = Turn()
     while True:
         try:
             request: Request | None = pipe.recv()
@@ -54,7 +59,7 @@ def main(
             return
         if request is None:
             return
-        outcome = run(request)
+        outcome = turn.run(request)
         if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
             with suppress(OSError, ValueError):
                 sys.stdout.flush()
@@ -63,6 +68,37 @@ def main(
             pipe.send((outcome.what, outcome.result, then, outcome.summary, outcome.traceback, memory()))
         except (BrokenPipeError, OSError):
             return
+
+
+class Turn:
+    """The task that runs now. The parent interrupts it with a signal when it takes too long."""
+
+    def __init__(self) -> None:
+        self._running = False
+        if INTERRUPT is not None:
+            signal.signal(INTERRUPT, self._interrupted)
+
+    def run(self, request: Request) -> Outcome:
+        """Run the task and return its outcome."""
+        from bucketq.tasks import execute
+
+        outcome: Outcome | None = None
+        while True:
+            # The signal may come between any two steps.
+            try:
+                if outcome is None:
+                    outcome = execute.Outcome("failed", summary=TIMED_OUT)
+                    self._running = True
+                    outcome = run(request)
+                self._running = False
+                return outcome
+            except TimedOut:
+                continue
+
+    def _interrupted(self, _number: int, _frame: object) -> None:
+        if self._running:
+            self._running = False
+            raise TimedOut
 
 
 def ignore_signals() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -14,9 +15,9 @@ from multiprocessing.connection import Connection, wait
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
-from bucketq._threads import Threads
+from bucketq._threads import GRACE, TIMED_OUT, Threads
 from bucketq.errors import Closed, Invalid
-from bucketq.tasks.child import READY, Request, main
+from bucketq.tasks.child import INTERRUPT, READY, Request, main
 from bucketq.tasks.execute import Outcome
 from bucketq.tasks.task import resolve
 
@@ -145,6 +146,15 @@ class Child:
             self._killed = self._killed or why
         self.process.kill()
 
+    def interrupt(self) -> bool:
+        """Raise TimedOut in its task. Returns False where that is not possible."""
+        pid = self.process.pid
+        if INTERRUPT is None or pid is None:
+            return False
+        if self.process.exitcode is None:
+            os.kill(pid, INTERRUPT)
+        return True
+
     def close(self) -> None:
         """End it after its task."""
         with suppress(OSError, ValueError):  # It may have ended.
@@ -217,7 +227,7 @@ class Pool:
         )
         running = Running()
         try:
-            return await self._threads.run(self._run, request, running)
+            return await self._threads.run(self._run, request, running, interrupts=False)
         except Unstartable as error:
             # No fault of the job. The next child would end like this one.
             log.error(
@@ -226,8 +236,11 @@ class Pool:
             if working is not None:
                 working.drain()
             return None
-        except asyncio.CancelledError:
-            running.kill("the worker was stopped")
+        except asyncio.CancelledError as cancelled:
+            if TIMED_OUT in cancelled.args:
+                running.interrupt()
+            else:
+                running.kill("the worker was stopped")
             raise
         finally:
             self._free.release()
@@ -241,6 +254,7 @@ class Pool:
             child.start()
             return child.run(request)
         finally:
+            running.end()
             self._given(child)
 
     def _taken(self) -> Child:
@@ -261,7 +275,9 @@ class Pool:
     def _given(self, child: Child) -> None:
         with self._lock:
             self._busy.discard(child)
-            keep = not self._closed and child.usable
+            # One that was interrupted may have been replaced meanwhile.
+            enough = len(self._idle) + len(self._busy) >= self._options.processes
+            keep = not self._closed and not enough and child.usable
             if keep:
                 self._idle.append(child)
         if not keep:
@@ -287,7 +303,7 @@ class Pool:
 
 
 class Running:
-    """Lets the event loop kill the child that a thread has given a task to."""
+    """Lets the event loop stop the task that a thread has given to a child."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -301,13 +317,34 @@ class Running:
                 self._child = child
             return not self._stopped
 
+    def end(self) -> None:
+        """Leave the child alone from now on: the task has ended."""
+        with self._lock:
+            self._child = None
+
     def kill(self, why: str) -> None:
         """Kill the child, now or before it begins."""
         with self._lock:
             self._stopped = why
-            child = self._child
-        if child is not None:
-            child.kill(why)
+            if self._child is not None:
+                self._child.kill(why)
+
+    def interrupt(self) -> None:
+        """Interrupt the task, which takes too long; kill the child if it runs on."""
+        with self._lock:
+            self._stopped = TIMED_OUT
+            soft = self._child is not None and self._child.interrupt()
+        if soft:
+            asyncio.get_running_loop().call_later(GRACE, self._kill_late)
+        else:
+            self.kill(TIMED_OUT)
+
+    def _kill_late(self) -> None:
+        with self._lock:
+            if self._child is not None:
+                why = f"its task took too long, and did not end in the {GRACE:g} s after it was interrupted"
+                log.warning("child %s is killed: %s", self._child.process.pid, why)
+                self._child.kill(why)
 
 
 async def free(semaphore: asyncio.Semaphore, working: Any) -> bool:
