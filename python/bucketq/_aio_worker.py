@@ -27,14 +27,24 @@ class Worker(WorkerBase):
         file: QueueFile,
         *,
         concurrency: int = 8,
+        prefetch: int = 0,
         queues: Iterable[str] | None = None,
         lease: Seconds | FromPolicy | None = POLICY,
         name: str | None = None,
         on_lease_lost: OnLost | None = None,
     ) -> None:
-        """Run ``concurrency`` jobs at a time, of ``queues`` or of all that have a handler."""
+        """Run ``concurrency`` jobs at a time, of ``queues`` or of all that have a handler.
+
+        Up to ``prefetch`` more are claimed ahead, so that the next handler need not wait for the store.
+        """
         super().__init__(
-            file, concurrency=concurrency, queues=queues, lease=lease, name=name, on_lease_lost=on_lease_lost
+            file,
+            concurrency=concurrency,
+            prefetch=prefetch,
+            queues=queues,
+            lease=lease,
+            name=name,
+            on_lease_lost=on_lease_lost,
         )
         self._task: asyncio.Task[Worked] | None = None
         self._ended = asyncio.Event()

@@ -15,7 +15,9 @@ from logging import getLogger
 from queue import SimpleQueue
 from typing import Any
 
-__all__ = ["GRACE", "TIMED_OUT", "Threads", "TimedOut"]
+from bucketq.worker import TimedOut
+
+__all__ = ["GRACE", "TIMED_OUT", "Threads"]
 
 log = getLogger("bucketq.worker")
 
@@ -25,14 +27,6 @@ GRACE = 5.0
 """Seconds that interrupted work has for cleaning up."""
 
 Outcome = tuple[Any, BaseException | None]
-
-
-class TimedOut(BaseException):
-    """Raised in a function whose work on a job takes longer than ``max_run``: clean up and return.
-
-    The attempt has failed already. Not an ``Exception``, so that no broad ``except`` stops it by accident. A function
-    that is inside a call such as ``time.sleep`` gets it when that call returns. A coroutine is cancelled instead.
-    """
 
 
 @dataclass(eq=False)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager, nullcontext, suppress
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from bucketq._listening import Listening, Task, Thread
 from bucketq._op import claim_after
 from bucketq._other_api import blocking
 from bucketq._report import Report
+from bucketq._signals import obeyed
 from bucketq._threads import TIMED_OUT, Threads
 from bucketq.errors import (
     Contended,
@@ -71,7 +73,12 @@ class Working:
         self._stop_seen = asyncio.Event()
         self._claim: asyncio.Task[Batch] | None = None
         self._listening: Listening | None = None
+        # The tasks of jobs that a handler works on, and of those whose end is under way.
         self._tasks: set[asyncio.Task[None]] = set()
+        self._hands = plan.concurrency
+        """The number of handlers that may start now."""
+        # Claimed ahead, in the order of the claims.
+        self._ready: deque[Job] = deque()
         # The first error that escaped from the task of a job; it ends the worker.
         self._failure: BaseException | None = None
         self._handling: set[asyncio.Task[None]] = set()
@@ -87,7 +94,7 @@ class Working:
             self._loop = loop
         self._obey()
         try:
-            with self._signals(loop) if signals else nullcontext():
+            with obeyed(self._on_signal) if signals else nullcontext():
                 log.info("working on %s, %d at a time", ", ".join(self._plan.queues), self._plan.concurrency)
                 try:
                     await self._turns()
@@ -141,31 +148,13 @@ class Working:
             self._drain_seen.set()
             if self._claim is not None:
                 self._claim.cancel()
+            for job in self._ready:
+                job._give_back()
+            self._ready.clear()
         if self._stopping:
             self._stop_seen.set()
             for task in self._handling:
                 task.cancel()
-
-    @contextmanager
-    def _signals(self, loop: asyncio.AbstractEventLoop) -> Generator[None]:
-        """Make SIGTERM and SIGINT drain, and a second one stop; restore the old handlers afterwards."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before: dict[signal.Signals, Any] = {}
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.getsignal(number)
-            try:
-                loop.add_signal_handler(number, self._on_signal, number)
-            except NotImplementedError:  # Windows
-                signal.signal(number, lambda number, _: self._on_signal(signal.Signals(number)))
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                with suppress(NotImplementedError):
-                    loop.remove_signal_handler(number)
-                signal.signal(number, handler)
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._draining:
@@ -178,7 +167,8 @@ class Working:
     async def _turns(self) -> None:
         pause = Pause(self._drain_seen)
         while not self._draining:
-            free = self._plan.concurrency - len(self._tasks)
+            most = self._plan.concurrency + self._plan.prefetch
+            free = most - len(self._tasks) - len(self._ready)
             # A job that came with the end of another one starts before the task of that one is over.
             if free <= 0:
                 await self._one_ends()
@@ -229,6 +219,11 @@ class Working:
         return batch
 
     def _start(self, job: Job) -> None:
+        """Call the handler, now or as soon as another one has returned."""
+        if not self._hands:
+            self._ready.append(job)
+            return
+        self._hands -= 1
         task = asyncio.create_task(self._work(job), context=self._context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._over)
@@ -246,6 +241,8 @@ class Working:
 
     async def _finish(self) -> None:
         """Wait for the running jobs; give them back if the worker is cancelled."""
+        if self._plan.prefetch:
+            await self._file._file.flush()
         while self._tasks:
             try:
                 await asyncio.wait(self._tasks)
@@ -303,6 +300,11 @@ class Working:
                 return await self._within(job, task, work)
         finally:
             self._handling.discard(task)
+            self._hands += 1
+            while self._hands and self._ready and not self._draining:
+                following = self._ready.popleft()
+                if not following.lost:
+                    self._start(following)
 
     async def _within(self, job: Job, task: asyncio.Task[Any], work: Awaitable[Any]) -> Any:
         """Await the work on a job; raise Over when it takes too long or the job is ended elsewhere meanwhile."""

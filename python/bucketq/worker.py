@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
 
 from bucketq import _convert as convert
 from bucketq._other_api import awaitable
-from bucketq._threads import TimedOut
 from bucketq.errors import Closed, Invalid
 from bucketq.types.policy import POLICY
 
@@ -62,6 +61,14 @@ class Reject(Exception):
     """Raise it in a handler when the job can never succeed: the job is dead at once, with this text as its error."""
 
 
+class TimedOut(BaseException):
+    """Raised in a function whose work on a job takes longer than ``max_run``: clean up and return.
+
+    The attempt has failed already. Not an ``Exception``, so that no broad ``except`` stops it by accident. A function
+    that is inside a call such as ``time.sleep`` gets it when that call returns. A coroutine is cancelled instead.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Worked:
     """Counts of the jobs that a worker has worked on."""
@@ -83,6 +90,7 @@ class Plan:
     """The settings of a worker."""
 
     concurrency: int
+    prefetch: int
     lease: Seconds | FromPolicy | None
     name: str
     queues: tuple[str, ...]
@@ -99,6 +107,7 @@ class WorkerBase:
         file: Any,
         *,
         concurrency: int = 8,
+        prefetch: int = 0,
         queues: Iterable[str] | None = None,
         lease: Seconds | FromPolicy | None = POLICY,
         name: str | None = None,
@@ -106,10 +115,12 @@ class WorkerBase:
     ) -> None:
         """Run ``concurrency`` jobs at a time, of ``queues`` or of all that have a handler.
 
+        Up to ``prefetch`` more are claimed ahead, so that the next handler need not wait for the store.
         ``on_lease_lost`` is called with the job that a handler works on, and how its lease was lost.
         """
         self._file = file
         self._concurrency = convert.whole(concurrency, "concurrency", 1, 10_000)
+        self._prefetch = convert.whole(prefetch, "prefetch", 0, 10_000)
         self._queues = None if queues is None else tuple(convert.names(queues, "queues"))
         self._lease = lease
         if lease is not POLICY:
@@ -179,6 +190,7 @@ class WorkerBase:
                 raise Invalid(f"queue {queue!r} has no handler: {convert.nearest(queue, self._handlers)}")
         return Plan(
             self._concurrency,
+            self._prefetch,
             self._lease,
             self._name,
             queues,
@@ -208,14 +220,24 @@ class Worker(WorkerBase):
         file: QueueFile,
         *,
         concurrency: int = 8,
+        prefetch: int = 0,
         queues: Iterable[str] | None = None,
         lease: Seconds | FromPolicy | None = POLICY,
         name: str | None = None,
         on_lease_lost: OnLost | None = None,
     ) -> None:
-        """Run ``concurrency`` jobs at a time, of ``queues`` or of all that have a handler."""
+        """Run ``concurrency`` jobs at a time, of ``queues`` or of all that have a handler.
+
+        Up to ``prefetch`` more are claimed ahead, so that the next handler need not wait for the store.
+        """
         super().__init__(
-            file, concurrency=concurrency, queues=queues, lease=lease, name=name, on_lease_lost=on_lease_lost
+            file,
+            concurrency=concurrency,
+            prefetch=prefetch,
+            queues=queues,
+            lease=lease,
+            name=name,
+            on_lease_lost=on_lease_lost,
         )
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()

@@ -10,7 +10,7 @@ import pytest
 
 import bucketq
 from boxes import memory_url
-from bucketq import PREVIOUS, App, Invalid, TaskFailed, Worked, testing
+from bucketq import PREVIOUS, App, Invalid, TaskFailed, Worked, _native, testing
 from patience import PATIENCE
 
 
@@ -309,6 +309,30 @@ def test_what_follows_a_group_runs_once_after_all_its_calls(app, concurrency, co
     assert all(
         one.counts[state] == 0 for one in app.file.queues() for state in ("ready", "scheduled", "leased")
     )
+
+
+def test_the_results_of_a_group_are_read_side_by_side():
+    request_us, count = 20_000, 50
+    with bucketq.QueueFile(_native.open_test({}, None, request_us).wait(), "slow") as file:
+        app = bucketq.App()
+        app.use(file)
+
+        @app.task
+        def double(n):
+            return 2 * n
+
+        group = app.group([double.job(n) for n in range(count)], then=double.job(PREVIOUS))
+        work(app)
+        before = file.metrics().requests["get"]
+        assert group.result(timeout=PATIENCE) == [2 * n for n in range(count)]
+        assert group.then.result(timeout=PATIENCE) == [2 * n for n in range(count)] * 2
+        # One after the other, each would be read from the store by itself.
+        assert file.metrics().requests["get"] - before < count / 2
+
+        async def inside_a_loop():
+            return group.result(timeout=PATIENCE)
+
+        assert len(asyncio.run(inside_a_loop())) == count
 
 
 def test_a_dead_call_holds_what_follows_until_it_is_requeued(app):

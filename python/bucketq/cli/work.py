@@ -30,6 +30,9 @@ def worker(
         int | None,
         typer.Option(help="Jobs at a time: by default 8, or the number of processes.", show_default=False),
     ] = None,
+    prefetch: Annotated[
+        int, typer.Option(help="Jobs claimed ahead, so that the next one is there when one ends.")
+    ] = 0,
     processes: Annotated[int, typer.Option(help="Child processes that run the tasks; 0: threads.")] = 0,
     queues: Annotated[
         str | None, typer.Option(metavar="A,B", help="Only these queues of the app.", show_default=False)
@@ -81,6 +84,7 @@ def worker(
     _logs.set_up(log_format, verbose=verbose)
     given: dict[str, Any] = {
         "concurrency": concurrency,
+        "prefetch": prefetch or None,
         "processes": processes or None,
         "queues": None if queues is None else [one.strip() for one in queues.split(",") if one.strip()],
         "max_jobs": max_jobs,

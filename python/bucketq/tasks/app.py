@@ -262,6 +262,7 @@ class App:
         self,
         *,
         concurrency: int | None = None,
+        prefetch: int = 0,
         processes: int = 0,
         queues: Iterable[str] | None = None,
         max_jobs: int | None = None,
@@ -274,9 +275,10 @@ class App:
     ) -> AppWorker:
         """Return a worker for the tasks of this app: ``app.worker().run()``.
 
-        ``queues``: by default those of all tasks. ``processes``: run tasks in this many child processes, one at a time
-        each. ``max_jobs``: end after this many. A child is replaced after ``jobs_per_child`` jobs, or when it uses more
-        than ``memory_per_child`` bytes after a job; one whose task runs longer than ``kill_after`` is killed.
+        ``queues``: by default those of all tasks. ``prefetch``: claim up to this many jobs ahead, so that the next one
+        is there when a task ends. ``processes``: run tasks in this many child processes, one at a time each.
+        ``max_jobs``: end after this many. A child is replaced after ``jobs_per_child`` jobs, or when it uses more than
+        ``memory_per_child`` bytes after a job; one whose task runs longer than ``kill_after`` is killed.
         """
         from bucketq.tasks.worker import AppWorker, WorkerOptions
 
@@ -284,6 +286,7 @@ class App:
             self,
             WorkerOptions(
                 concurrency=concurrency,
+                prefetch=prefetch,
                 processes=processes,
                 queues=None if queues is None else tuple(convert.names(queues, "queues")),
                 max_jobs=max_jobs,

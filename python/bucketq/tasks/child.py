@@ -11,7 +11,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bucketq._threads import TIMED_OUT, TimedOut
+from bucketq._threads import TIMED_OUT
+from bucketq.worker import TimedOut
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

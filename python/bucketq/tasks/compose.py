@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from uuid import uuid4
 
 from bucketq import _convert as convert
-from bucketq.errors import Invalid
+from bucketq._other_api import awaitable
+from bucketq.errors import Invalid, NotFound
 from bucketq.tasks import join
 from bucketq.tasks.result import Awaited, Result
 from bucketq.tasks.task import Call
 
 if TYPE_CHECKING:
+    from bucketq import aio
     from bucketq.tasks.app import App
     from bucketq.tasks.message import Step
     from bucketq.types import Extras, Seconds
@@ -80,32 +82,27 @@ class GroupResult(Generic[R]):
         """The result of ``then``; None without it."""
 
     def result(self, *, timeout: Seconds | None = None) -> list[Any]:
-        """Wait for all calls, and return their values in order. Raises TaskFailed at the first that failed."""
-        limit = Limit(timeout)
-        return [one.result(timeout=limit.left()) for one in self.results]
+        """Wait for all calls, and return their values in order. Raises TaskFailed as soon as one has failed."""
+        from bucketq.tasks.waiting import run
+
+        return run(self._all(awaitable(self.results[0]._app.file), timeout))
 
     async def aresult(self, *, timeout: Seconds | None = None) -> list[Any]:
         """Wait as ``result`` does."""
-        limit = Limit(timeout)
-        return [await one.aresult(timeout=limit.left()) for one in self.results]
+        return await self._all(await self.results[0]._app.afile(), timeout)
+
+    async def _all(self, file: aio.QueueFile, timeout: Seconds | None) -> list[Any]:
+        from bucketq.tasks.waiting import finished
+
+        results, values = {one.id: one for one in self.results}, dict[str, Any]()
+        async for id, detail in finished(file, results, timeout):
+            if isinstance(detail, NotFound):
+                raise detail
+            values[id] = results[id]._returned(detail)
+        return [values[one.id] for one in self.results]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self.results)}>"
-
-
-class Limit:
-    """A time limit for several waits together."""
-
-    def __init__(self, timeout: Seconds | None) -> None:
-        from time import monotonic
-
-        self._clock = monotonic
-        ms = convert.maybe_millis(timeout, "timeout")
-        self._end = None if ms is None else monotonic() + ms / 1000
-
-    def left(self) -> float | None:
-        """Return the seconds that are left."""
-        return None if self._end is None else max(0.0, self._end - self._clock())
 
 
 class Group(Generic[R]):

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from bucketq.tasks import execute
+from bucketq.tasks.compose import GroupResult
 from bucketq.tasks.context import CurrentJob
 from bucketq.tasks.message import message
 from bucketq.tasks.result import Result, TaskFailed
 
 if TYPE_CHECKING:
     from bucketq.tasks.app import App
-    from bucketq.tasks.compose import Chain, Group, GroupResult
+    from bucketq.tasks.compose import Chain, Group
     from bucketq.tasks.execute import Outcome
     from bucketq.tasks.message import Message
     from bucketq.tasks.task import Call
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Eager", "EagerResult"]
 
 R = TypeVar("R", covariant=True)
+S = TypeVar("S")
 
 
 class EagerResult(Result[R]):
@@ -43,6 +45,20 @@ class EagerResult(Result[R]):
 
     async def aresult(self, *, timeout: Seconds | None = None) -> R:
         """Return the value, or raise TaskFailed."""
+        return self.result(timeout=timeout)
+
+
+class EagerGroupResult(GroupResult[S]):
+    """The results of a group that has run already."""
+
+    __slots__ = ()
+
+    def result(self, *, timeout: Seconds | None = None) -> list[Any]:
+        """Return the values, or raise TaskFailed."""
+        return [one.result(timeout=timeout) for one in self.results]
+
+    async def aresult(self, *, timeout: Seconds | None = None) -> list[Any]:
+        """Return the values, or raise TaskFailed."""
         return self.result(timeout=timeout)
 
 
@@ -107,12 +123,10 @@ class Eager:
         return [call.task.signature.dumped_result(one.value) for call, one in pairs]
 
     def _group(self, group: Group[R], outcomes: list[Outcome], last: Outcome | None) -> GroupResult[R]:
-        from bucketq.tasks.compose import GroupResult
-
         each = tuple(self._result(call, one) for call, one in zip(group.calls, outcomes, strict=True))
         if last is None or group.then_call is None:
-            return GroupResult(each, None)
-        return GroupResult(each, self._result(group.then_call, last))
+            return EagerGroupResult(each, None)
+        return EagerGroupResult(each, self._result(group.then_call, last))
 
     def _outcome(self, call: Call[Any], given: Message) -> Outcome:
         job, again = self._job(call), self._read(given)

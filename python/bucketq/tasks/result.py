@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from bucketq import _convert as convert
+from bucketq._other_api import awaitable
 from bucketq.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bucketq import aio
     from bucketq.tasks.app import App
     from bucketq.types import JobDetail, Seconds, State
 
@@ -105,38 +104,37 @@ class Result(Generic[R]):
         Raises TaskFailed if it failed for good, and TimeoutError if it is not finished within ``timeout``.
         """
         file = self._app.file
-        for one, left in self._each(timeout):
-            try:
-                detail = file.queue(ANY_QUEUE).wait(one.id, timeout=left)
-            except NotFound:
-                if one.id == self.id:
-                    raise
-                continue  # It has finished, and has left the file.
-            self._check(one, detail)
-            if one.id == self.id and detail is not None:
-                return self._read(detail)
-        raise AssertionError("the last one is the job itself")
+        if self._before:
+            from bucketq.tasks.waiting import run
+
+            return run(self._awaited(awaitable(file), timeout))
+        return self._returned(file.queue(ANY_QUEUE).wait(self.id, timeout=timeout))
 
     async def aresult(self, *, timeout: Seconds | None = None) -> R:
         """Wait as ``result`` does."""
         file = await self._app.afile()
-        for one, left in self._each(timeout):
-            try:
-                detail = await file.queue(ANY_QUEUE).wait(one.id, timeout=left)
-            except NotFound:
-                if one.id == self.id:
-                    raise
-                continue
-            self._check(one, detail)
-            if one.id == self.id and detail is not None:
-                return self._read(detail)
+        if self._before:
+            return await self._awaited(file, timeout)
+        return self._returned(await file.queue(ANY_QUEUE).wait(self.id, timeout=timeout))
+
+    async def _awaited(self, file: aio.QueueFile, timeout: Seconds | None) -> R:
+        """Wait for the jobs before this one too: if one of them fails, this one never runs."""
+        from bucketq.tasks.waiting import finished
+
+        before = {one.id: one for one in self._before}
+        async for id, detail in finished(file, [*before, self.id], timeout):
+            if id == self.id:
+                if isinstance(detail, NotFound):
+                    raise detail
+                return self._returned(detail)
+            # One that has left the file has finished.
+            if not isinstance(detail, NotFound):
+                self._check(before[id], detail)
         raise AssertionError("the last one is the job itself")
 
-    def _each(self, timeout: Seconds | None) -> Iterator[tuple[Awaited, Seconds | None]]:
-        limit = convert.maybe_millis(timeout, "timeout")
-        end = None if limit is None else time.monotonic() + limit / 1000
-        for one in (*self._before, Awaited(self.id)):
-            yield one, None if end is None else max(0.0, end - time.monotonic())
+    def _returned(self, detail: JobDetail | None) -> R:
+        self._check(Awaited(self.id), detail)
+        return self._read(cast("JobDetail", detail))
 
     def _check(self, one: Awaited, detail: JobDetail | None) -> None:
         if detail is None:

@@ -30,6 +30,7 @@ class WorkerOptions:
     """The arguments of ``App.worker``."""
 
     concurrency: int | None
+    prefetch: int
     processes: int
     queues: tuple[str, ...] | None
     max_jobs: int | None
@@ -42,6 +43,7 @@ class WorkerOptions:
 
     def __post_init__(self) -> None:
         convert.whole(self.processes, "processes", 0, 1000)
+        convert.whole(self.prefetch, "prefetch", 0, 10_000)
         for name in ("concurrency", "max_jobs", "jobs_per_child", "memory_per_child"):
             if getattr(self, name) is not None:
                 convert.whole(getattr(self, name), name, 1, 10_000 if name == "concurrency" else 2**62)
@@ -182,7 +184,13 @@ class AppWorker:
                 )
             self._ran = 0
             self._runner = self._new_runner(awaitable(file))
-            worker = Worker(file, concurrency=options.jobs_at_once, lease=options.lease, name=options.name)
+            worker = Worker(
+                file,
+                concurrency=options.jobs_at_once,
+                prefetch=options.prefetch,
+                lease=options.lease,
+                name=options.name,
+            )
             # It ends the jobs itself: no user's handler returns that.
             worker.handles(*queues)(cast("Any", self._runner))
             if self._pool is not None:

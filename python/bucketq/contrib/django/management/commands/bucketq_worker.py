@@ -38,6 +38,7 @@ class Command(BaseCommand):
         add("--backend", default=DEFAULT_TASK_BACKEND_ALIAS, help="The name in TASKS. Default: %(default)s.")
         add("--queues", metavar="A,B", help="Only these queues; by default the QUEUES of the backend.")
         add("--concurrency", type=int, help="Tasks at a time: by default 8, or the number of processes.")
+        add("--prefetch", type=int, default=0, help="Tasks claimed ahead, so that the next one is there.")
         add("--processes", type=int, default=0, help="Child processes that run the tasks; 0: threads.")
         add("--max-jobs", type=int, help="End after this many tasks, and those that run then.")
         add("--jobs-per-child", type=int, help="Replace a child process after this many tasks.")
@@ -97,6 +98,7 @@ def settings_of(backend: BucketqBackend, options: dict[str, Any]) -> WorkerOptio
     kill_after = options["kill_after"]
     return WorkerOptions(
         concurrency=options["concurrency"],
+        prefetch=options["prefetch"],
         processes=options["processes"],
         queues=queues,
         max_jobs=options["max_jobs"],
