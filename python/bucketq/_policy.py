@@ -178,6 +178,7 @@ CHANGES: dict[str, tuple[str, Callable[[Any, str], Any], str]] = {
     "dead_letter": ("dead_letter", convert.name, ""),
     "expires": ("expires_ms", lasting, ""),
     "on_expiry": ("on_expiry", on_expiry, "give 'dead' or 'delete'"),
+    "expire_claimed": ("expire_claimed", flag, "give True or False"),
     "dedup_content": ("dedup_content", flag, "give True or False"),
     "dedup_window": ("dedup_window_ms", window, ""),
     "max_pending": ("max_pending", LARGE, ""),

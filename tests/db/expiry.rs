@@ -52,6 +52,86 @@ fn a_claimed_job_does_not_expire() {
     w.ok(&Op::Ack { held: held(1, 1), result: None });
 }
 
+/// A world with jobs whose time is over after a second, claimed or not.
+fn retained(on_expiry: OnExpiry) -> World {
+    let mut w = World::default();
+    let changes = Changes {
+        expires_ms: Some(Some(1_000)),
+        on_expiry: Some(on_expiry),
+        expire_claimed: Some(true),
+        ..Changes::default()
+    };
+    w.ok(&configure("q", changes));
+    w
+}
+
+/// An op that ends the lease of a job.
+type End = fn(u32) -> Op;
+
+fn rows(w: &World) -> i64 {
+    w.db.connection()
+        .query_row("SELECT count(*) FROM expiries", [], |row| row.get(0))
+        .expect("it can be read")
+}
+
+#[test]
+fn a_claimed_job_expires_when_it_comes_back_if_its_queue_says_so() {
+    let nack = |n, delay_ms| Op::Nack { held: held(n, 1), delay_ms, error: None };
+    let ends: [(&str, End); 3] = [
+        ("a nack", |n| Op::Nack { held: held(n, 1), delay_ms: Some(0), error: None }),
+        ("a nack with a delay", |n| Op::Nack { held: held(n, 1), delay_ms: Some(9_000), error: None }),
+        ("a release", |n| Op::Release { held: held(n, 1) }),
+    ];
+    for (what, end) in ends {
+        // Before its time comes, and afterwards: a worker holds it then.
+        for wait in [0, 2_000] {
+            let mut w = retained(OnExpiry::Dead);
+            w.ok(&enqueue("q", [job(1)]));
+            assert_eq!(w.claim_numbers(claim("q", 1, 1)), [1]);
+            w.wait(wait);
+            w.ok(&enqueue("other", [job(2)]));
+            assert_eq!(w.state(1), State::Leased);
+            w.ok(&end(1));
+            w.wait(2_000 - wait);
+            assert_eq!(w.claim_numbers(claim("q", 1, 2)), [] as [u32; 0], "after {what}, {wait}");
+            let dead = w.job(1);
+            assert_eq!(dead.state, State::Dead, "after {what}, {wait}");
+            assert_eq!(dead.last_error.as_deref(), Some("expired: it was not done in time"));
+            assert_eq!(dead.died.expect("it is dead").reason, Reason::Expired);
+            assert_eq!(rows(&w), 0);
+        }
+    }
+    let mut w = retained(OnExpiry::Delete);
+    w.ok(&enqueue("q", [job(1), job(2), job(3), job(4)]));
+    w.claim(claim("q", 3, 1));
+    w.wait(2_000);
+    w.ok(&enqueue("other", [job(5)]));
+    assert!(w.detail(4).is_none(), "nobody held it");
+    assert_eq!(w.state(1), State::Leased);
+    // One is done all the same, one is deleted, and the lease of the last one runs out.
+    w.ok(&Op::Ack { held: held(1, 1), result: None });
+    w.ok(&nack(2, Some(0)));
+    w.wait(600_000);
+    assert_eq!(w.claim_numbers(claim("q", 9, 2)), [] as [u32; 0]);
+    assert_eq!(w.claim_numbers(claim("q", 9, 2)), [] as [u32; 0]);
+    assert_eq!(w.state(1), State::Done);
+    assert!(w.detail(2).is_none() && w.detail(3).is_none());
+    assert_eq!(rows(&w), 0);
+}
+
+#[test]
+fn no_row_stays_behind_when_an_overdue_job_is_deleted() {
+    let mut w = retained(OnExpiry::Dead);
+    w.ok(&enqueue("q", [job(1), job(2)]));
+    w.claim(claim("q", 2, 1));
+    w.wait(2_000);
+    w.ok(&enqueue("other", [job(3)]));
+    assert_eq!(rows(&w), 2);
+    w.ok(&Op::Cancel { id: id(1), leased: true });
+    w.ok(&Op::Delete { id: id(2), leased: true });
+    assert_eq!(rows(&w), 0);
+}
+
 #[test]
 fn a_queue_may_have_its_jobs_expire_and_deletes_them_if_it_says_so() {
     let mut w = World::default();

@@ -17,6 +17,7 @@ EVERYTHING = {
     "dead_letter": "failed",
     "expires": timedelta(hours=2),
     "on_expiry": "delete",
+    "expire_claimed": True,
     "dedup_content": True,
     "dedup_window": timedelta(days=1),
     "max_run": timedelta(minutes=5),

@@ -16,7 +16,7 @@ use crate::leases::{Purged, lost_leases, overlaps};
 use crate::loss;
 use crate::ops::{Effect, effect, enqueued, finishes, parts};
 use crate::plan::{Plan, Wrong};
-use crate::policies;
+use crate::policies::{self, RETAINED};
 use crate::workload::SOONEST_EXPIRY_MS;
 
 /// The jobs left at the end, by id.
@@ -246,7 +246,7 @@ fn gather<'a>(call: &'a Call, fates: &mut BTreeMap<JobId, Fate<'a>>) {
 /// letter says how it died before it came here.
 fn has_expired(job: &Job) -> bool {
     let text = job.last_error.as_deref().unwrap_or_default();
-    job.died.as_ref().map_or(job.attempt == 0 && text.starts_with("expired: "), |died| {
+    job.died.as_ref().map_or(text.starts_with("expired: "), |died| {
         died.reason == Reason::Expired && died.queue == job.queue && Some(died.at_ms) == job.finished_ms
     })
 }
@@ -260,7 +260,9 @@ fn finish(id: JobId, fate: &Fate<'_>, job: &Job) -> Vec<String> {
         }
         State::Dead if has_expired(job) => {
             let age_ms = job.finished_ms.unwrap_or(0) - job.enqueued_ms;
-            if job.attempt > 0 || age_ms < SOONEST_EXPIRY_MS {
+            // It may have come from there.
+            let may_be_claimed = job.queue == RETAINED || fate.requeued;
+            if (job.attempt > 0 && !may_be_claimed) || age_ms < SOONEST_EXPIRY_MS {
                 bad.push(format!("G5: {id} has expired after {} attempts and {age_ms} ms", job.attempt));
             }
         }

@@ -19,6 +19,8 @@ use crate::ops::{Effect, effect, parts};
 use crate::plan::Plan;
 use crate::workload::QUEUES;
 
+/// The queue whose jobs expire also when they were claimed, in seeds with expiry.
+pub const RETAINED: &str = QUEUES[1];
 /// The queue that a schedule feeds.
 pub const TICKS: &str = "ticks";
 const TICK: &str = "tick";
@@ -43,8 +45,9 @@ pub fn settings(plan: &Plan) -> Vec<Op> {
             },
         ),
         configure(
-            QUEUES[1],
+            RETAINED,
             Changes {
+                expire_claimed: plan.expires.then_some(true),
                 concurrency: Some(Some(2)),
                 rate: "3/s burst 2".parse().ok().map(Some),
                 ..Changes::default()

@@ -17,7 +17,7 @@ use crate::check::{Jobs, claim_open};
 use crate::history::{Call, History, Verdict};
 use crate::museum::Museum;
 use crate::ops::{Effect, effects, ends_before, enqueued, finishes, parts, purges, takes_away};
-use crate::policies::{PolicyState, due_of};
+use crate::policies::{PolicyState, RETAINED, due_of};
 use crate::workload::QUEUES;
 use crate::world::World;
 
@@ -248,7 +248,8 @@ fn gone(history: &History, seq: u64, before: &Jobs, after: &Jobs, bad: &mut Vec<
             && history.claims.iter().any(|c| c.dropped || claim_open(c.reply.as_ref()));
         let removed = somebody(history, seq, |c| removes(&c.op, job.id));
         // It may have expired in this commit, before a purge of dead jobs.
-        let expired = job.claimed_ms.is_none() && expires(history, job.id) && purged(Some(State::Dead));
+        let may_expire = job.claimed_ms.is_none() || job.queue == RETAINED;
+        let expired = may_expire && expires(history, job.id) && purged(Some(State::Dead));
         let explained =
             removed || expired || purged(Some(job.state)) || ((touched || handed_back) && purged(None));
         if !explained {

@@ -29,6 +29,7 @@ DEFAULTS: dict[str, Any] = {
     "dead_letter": None,
     "expires": None,
     "on_expiry": "dead",
+    "expire_claimed": False,
     "dedup_content": False,
     "dedup_window": 3600.0,
     "max_pending": None,
@@ -84,6 +85,9 @@ def configure(
     on_expiry: Annotated[
         Literal["dead", "delete"] | None, option("An expired job is dead, or deleted.")
     ] = None,
+    expire_claimed: Annotated[
+        YesNo | None, option("A job that was claimed in time and came back expires too.")
+    ] = None,
     dedup_content: Annotated[
         YesNo | None, option("A job without a dedup key gets one from its content.")
     ] = None,
@@ -130,6 +134,7 @@ def configure(
         "dead_letter": (dead_letter, words.text_or_none),
         "expires": (expires, words.seconds_or_none),
         "on_expiry": (on_expiry, None),
+        "expire_claimed": (expire_claimed, words.yes),
         "dedup_content": (dedup_content, words.yes),
         "dedup_window": (dedup_window, words.window),
         "max_pending": (max_pending, words.number_or_none),

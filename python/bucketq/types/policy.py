@@ -125,6 +125,8 @@ class Changes(TypedDict, total=False):
     """How long after its enqueue a job expires if no worker has claimed it."""
     on_expiry: Literal["dead", "delete"]
     """Whether a job that has expired is dead or deleted."""
+    expire_claimed: bool
+    """If True, a job that was claimed in time and came back expires too, as soon as no worker holds it."""
     dedup_content: bool
     """If True, a job without a dedup key gets one from its content."""
     dedup_window: Seconds | Literal["unfinished"] | None
@@ -176,6 +178,7 @@ class Policy:
     dead_letter: str | None
     expires: timedelta | None
     on_expiry: Literal["dead", "delete"]
+    expire_claimed: bool
     dedup_content: bool
     dedup_window: timedelta | None
     max_pending: int | None

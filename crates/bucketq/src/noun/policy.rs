@@ -58,6 +58,8 @@ policy! {
     expires_ms: Option<i64> = None,
     /// Whether a job that has expired is dead or deleted.
     on_expiry: OnExpiry = OnExpiry::Dead,
+    /// A job that was claimed in time and came back expires too, as soon as no worker holds it.
+    expire_claimed: bool = false,
     /// The queue that dead jobs move to, as ready jobs of a new run; none leaves them here.
     dead_letter: Option<String> = None,
     /// A job without a dedup key of its own gets one from its content.

@@ -127,6 +127,7 @@ impl Tx<'_> {
             .prepare_cached("UPDATE jobs SET state = 3, run_at_ms = ?2 WHERE seq = ?1")?
             .execute([job_row.seq, lapsed_ms])?;
         self.marks(job_row.line).shift(State::Leased, State::Ready, 1);
+        self.expire_returned(job_row.seq)?;
         if let Some(can_run) = self.step_back(&job_row)? {
             return Ok(can_run);
         }

@@ -209,6 +209,7 @@ impl Tx<'_> {
     pub fn delete(&mut self, line: usize, job: &JobToDelete) -> Try<()> {
         let by_seq = |sql: &str, seq: i64| self.conn.prepare_cached(sql)?.execute([seq]);
         by_seq("DELETE FROM jobs WHERE seq = ?1", job.seq)?;
+        self.drop_overdue(job.seq)?;
         self.cache.reported.deleted = true;
         by_seq("DELETE FROM results WHERE seq = ?1", job.seq)?;
         by_seq("DELETE FROM attempts WHERE seq = ?1", job.seq)?;

@@ -190,6 +190,7 @@ impl Tx<'_> {
         self.conn
             .prepare_cached("UPDATE jobs SET state = ?2, ends_ms = ?3, finish_seq = ?4 WHERE seq = ?1")?
             .execute([job_row.seq, state as i64, self.now_ms, finish_seq])?;
+        self.drop_overdue(job_row.seq)?;
         let marks = self.marks(job_row.line);
         marks.shift(job_row.state, state, 1);
         if job_row.state == State::Ready {
@@ -210,6 +211,7 @@ impl Tx<'_> {
             .execute([job_row.seq, state as i64, tries, run_at_ms])?;
         let line = job_row.line;
         self.marks(line).shift(State::Leased, state, 1);
+        self.expire_returned(job_row.seq)?;
         if self.step_back(job_row)?.is_some() {
             return Ok(state);
         }

@@ -250,7 +250,8 @@ impl Tx<'_> {
 
 /// Fields that libraries of earlier versions do not know. They are stored only where they are used, so that such a
 /// library can read all other policies.
-const NEWER: [&str; 8] = [
+const NEWER: [&str; 9] = [
+    "expire_claimed",
     "max_run_ms",
     "group_batch",
     "keep_done",

@@ -8,6 +8,7 @@
 CREATE TABLE expiries (
   seq   INTEGER PRIMARY KEY,  -- jobs.seq
   at_ms INTEGER NOT NULL,
-  ends  INTEGER NOT NULL      -- 6: the job is then dead; 0: it is deleted
+  ends  INTEGER NOT NULL      -- 6: the job is then dead; 0: it is deleted. 16 more: also if it was claimed; 32 more:
+                              -- its time has come, and a worker held it
 ) STRICT;
 CREATE INDEX expiries_at ON expiries (at_ms);
