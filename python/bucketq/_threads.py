@@ -118,7 +118,8 @@ def run_here(call: Call) -> Outcome:
         try:
             if outcome is None:
                 outcome = None, TimedOut()
-                outcome = outcome_of(call.function)
+                # Nobody waits for one that was cancelled before it began.
+                outcome = outcome if call.reply.cancelled() else outcome_of(call.function)
             call.thread = None
             # Locks are of no use here: an interrupt may come between any two steps, and leave them locked.
             while call.interrupted and not call.settled:

@@ -151,6 +151,23 @@ def test_an_interrupt_hits_the_function_that_took_too_long_and_no_other():
         time.sleep(0.01)
 
 
+def test_a_function_that_is_cancelled_before_it_begins_does_not_run():
+    async def queued():
+        threads, over, ran = Threads(1, "queued"), threading.Event(), []
+        first = asyncio.create_task(threads.run(over.wait, PATIENCE))
+        second = asyncio.create_task(threads.run(ran.append, 2))
+        await asyncio.sleep(0)
+        second.cancel(TIMED_OUT)
+        await asyncio.gather(second, return_exceptions=True)
+        third = asyncio.create_task(threads.run(ran.append, 3))
+        over.set()
+        await asyncio.gather(first, third)
+        threads.close()
+        return ran
+
+    assert asyncio.run(asyncio.wait_for(queued(), PATIENCE)) == [3]
+
+
 def test_a_task_in_a_child_process_is_interrupted_and_the_child_runs_the_next(module, tmp_path):
     path = tmp_path / "notes"
     late = module.tidy.enqueue(str(path))
