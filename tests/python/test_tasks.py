@@ -335,6 +335,22 @@ def test_the_results_of_a_group_are_read_side_by_side():
         assert len(asyncio.run(inside_a_loop())) == count
 
 
+def test_a_result_is_waited_for_before_its_job_is_enqueued(app):
+    @app.task
+    def slow(n):
+        time.sleep(0.05)
+        return n + 1
+
+    chain = app.chain(slow.job(1), slow.job(PREVIOUS), slow.job(PREVIOUS))
+    group = app.group([slow.job(n) for n in range(3)], then=slow.options(max_attempts=1).job(0))
+    with app.worker(concurrency=1):
+        assert group.then.result(timeout=PATIENCE) == 1
+        assert chain.result(timeout=PATIENCE) == 4
+    again = app.chain(slow.job(1), slow.job(PREVIOUS))
+    with pytest.raises(TimeoutError):
+        again.result(timeout=0.2)
+
+
 def test_a_dead_call_holds_what_follows_until_it_is_requeued(app):
     broken = [True]
 

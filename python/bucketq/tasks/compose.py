@@ -66,7 +66,7 @@ class Chain(Generic[R]):
     def result(self) -> Result[R]:
         """Return the handle on the value of the last call."""
         *before, last = self.steps
-        awaited = tuple(Awaited(step.id) for step in before)
+        awaited = tuple((Awaited(step.id),) for step in before)
         return Result(self.app, last.id, self.calls[-1].task.read, before=awaited)
 
 
@@ -92,10 +92,10 @@ class GroupResult(Generic[R]):
         return await self._all(await self.results[0]._app.afile(), timeout)
 
     async def _all(self, file: aio.QueueFile, timeout: Seconds | None) -> list[Any]:
-        from bucketq.tasks.waiting import finished
+        from bucketq.tasks.waiting import Limit, finished
 
         results, values = {one.id: one for one in self.results}, dict[str, Any]()
-        async for id, detail in finished(file, results, timeout):
+        async for id, detail in finished(file, results, Limit(timeout)):
             if isinstance(detail, NotFound):
                 raise detail
             values[id] = results[id]._returned(detail)
@@ -153,5 +153,6 @@ class Group(Generic[R]):
         if self.then is None or self.then_call is None:
             return GroupResult(each, None)
         # ``then`` is enqueued by the commit that ends the arrivals.
-        before = (*(Awaited(step.id) for step in self.steps), Awaited(self._arrival, required=False))
+        calls = tuple(Awaited(step.id) for step in self.steps)
+        before = (calls, (Awaited(self._arrival, required=False),))
         return GroupResult(each, Result(self.app, self.then.id, self.then_call.task.read, before=before))

@@ -88,10 +88,11 @@ class Result(Generic[R]):
         read: Callable[[JobDetail], Any],
         *,
         deduplicated: bool = False,
-        before: tuple[Awaited, ...] = (),
+        before: tuple[tuple[Awaited, ...], ...] = (),
     ) -> None:
         self._app = app
         self._read = read
+        # Each stage is enqueued when the one before it is done.
         self._before = before
         self.id = id
         """The id of the job."""
@@ -118,19 +119,17 @@ class Result(Generic[R]):
         return self._returned(await file.queue(ANY_QUEUE).wait(self.id, timeout=timeout))
 
     async def _awaited(self, file: aio.QueueFile, timeout: Seconds | None) -> R:
-        """Wait for the jobs before this one too: if one of them fails, this one never runs."""
-        from bucketq.tasks.waiting import finished
+        """Wait for the jobs before this one first: it is enqueued when they are done, and never if one fails."""
+        from bucketq.tasks.waiting import Limit, finished
 
-        before = {one.id: one for one in self._before}
-        async for id, detail in finished(file, [*before, self.id], timeout):
-            if id == self.id:
-                if isinstance(detail, NotFound):
-                    raise detail
-                return self._returned(detail)
-            # One that has left the file has finished.
-            if not isinstance(detail, NotFound):
-                self._check(before[id], detail)
-        raise AssertionError("the last one is the job itself")
+        limit = Limit(timeout)
+        for stage in self._before:
+            jobs = {one.id: one for one in stage}
+            async for id, detail in finished(file, jobs, limit):
+                # One that has left the file has finished.
+                if not isinstance(detail, NotFound):
+                    self._check(jobs[id], detail)
+        return self._returned(await file.queue(ANY_QUEUE).wait(self.id, timeout=limit.left()))
 
     def _returned(self, detail: JobDetail | None) -> R:
         self._check(Awaited(self.id), detail)

@@ -16,26 +16,35 @@ if TYPE_CHECKING:
     from bucketq import aio
     from bucketq.types import JobDetail, Seconds
 
-__all__ = ["finished", "run"]
+__all__ = ["Limit", "finished", "run"]
 
 T = TypeVar("T")
 AT_ONCE = 100
 """Jobs that one call waits for side by side."""
 
 
+class Limit:
+    """A time limit for several waits together."""
+
+    def __init__(self, timeout: Seconds | None) -> None:
+        ms = convert.maybe_millis(timeout, "timeout")
+        self._end = None if ms is None else time.monotonic() + ms / 1000
+
+    def left(self) -> float | None:
+        """Return the seconds that are left."""
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+
 async def finished(
-    file: aio.QueueFile, ids: Iterable[str], timeout: Seconds | None
+    file: aio.QueueFile, ids: Iterable[str], limit: Limit
 ) -> AsyncGenerator[tuple[str, JobDetail | NotFound | None]]:
     """Return jobs as they finish: None in place of one that is not finished in time, NotFound for one that has left."""
-    limit = convert.maybe_millis(timeout, "timeout")
-    end = None if limit is None else time.monotonic() + limit / 1000
     places = asyncio.Semaphore(AT_ONCE)
 
     async def one(id: str) -> tuple[str, JobDetail | NotFound | None]:
         async with places:
-            left = None if end is None else max(0.0, end - time.monotonic())
             try:
-                return id, await file.queue(ANY_QUEUE).wait(id, timeout=left)
+                return id, await file.queue(ANY_QUEUE).wait(id, timeout=limit.left())
             except NotFound as gone:
                 return id, gone
 

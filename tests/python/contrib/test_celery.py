@@ -109,8 +109,11 @@ def test_a_killed_worker_s_message_is_delivered_again(home: Home) -> None:
     home.go()
     home.worker("-P", "solo", "-n", "second@%h")
     assert result.get(timeout=PATIENCE) == "ada"
-    (job,) = home.file.list(["done"], queue="celery").jobs
-    assert job.attempt == 2
+    (job,) = home.file.list(queue="celery").jobs
+    # Its ack follows the result.
+    done = home.file.queue("celery").wait(job.id, timeout=PATIENCE)
+    assert done is not None
+    assert (done.state, done.attempt) == ("done", 2)
 
 
 def test_acks_late_acks_after_the_work(home: Home) -> None:
