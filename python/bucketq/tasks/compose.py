@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from uuid import uuid4
 
@@ -95,10 +96,11 @@ class GroupResult(Generic[R]):
         from bucketq.tasks.waiting import Limit, finished
 
         results, values = {one.id: one for one in self.results}, dict[str, Any]()
-        async for id, detail in finished(file, results, Limit(timeout)):
-            if isinstance(detail, NotFound):
-                raise detail
-            values[id] = results[id]._returned(detail)
+        async with aclosing(finished(file, results, Limit(timeout))) as found:
+            async for id, detail in found:
+                if isinstance(detail, NotFound):
+                    raise detail
+                values[id] = results[id]._returned(detail)
         return [values[one.id] for one in self.results]
 
     def __repr__(self) -> str:

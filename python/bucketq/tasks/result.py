@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -125,10 +126,11 @@ class Result(Generic[R]):
         limit = Limit(timeout)
         for stage in self._before:
             jobs = {one.id: one for one in stage}
-            async for id, detail in finished(file, jobs, limit):
-                # One that has left the file has finished.
-                if not isinstance(detail, NotFound):
-                    self._check(jobs[id], detail)
+            async with aclosing(finished(file, jobs, limit)) as found:
+                async for id, detail in found:
+                    # One that has left the file has finished.
+                    if not isinstance(detail, NotFound):
+                        self._check(jobs[id], detail)
         return self._returned(await file.queue(ANY_QUEUE).wait(self.id, timeout=limit.left()))
 
     def _returned(self, detail: JobDetail | None) -> R:
