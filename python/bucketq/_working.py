@@ -379,13 +379,14 @@ class Working:
         return self._listening.watch(job, tell)
 
     async def _end_once(self, job: Job, end: EndOp | Callable[[], Awaitable[Any]]) -> None:
-        """End the job. While all places are taken, the same commit claims a job for its place."""
+        """End the job. The same commit claims another job for its place."""
         if not isinstance(end, EndOp):
             await end()
             return
         op = end.op()
-        # A claim under way takes what there is, and after a drain nothing more is wanted.
-        if self._draining or self._claim is not None:
+        # Also while a claim is under way, which is for other places. Otherwise places that end and places that claim
+        # would take turns, with a commit for each.
+        if self._draining:
             await job._settle(end.how, op)
             return
         following = job._next(await claim_after(job._file, job, end.how, op), Task)
